@@ -123,7 +123,7 @@ def _is_whole(disk: Disk, path: str) -> bool:
     """Whether all of a checkpoint can be read."""
     try:
         with pq.ParquetFile(path, filesystem=disk.arrow) as file:
-            for _ in file.iter_batches():
+            for _ in file.iter_batches(use_threads=False):
                 pass
     except (OSError, ValueError, pa.ArrowException):
         return False

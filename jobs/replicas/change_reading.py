@@ -147,8 +147,9 @@ def _read(
             there = set(parquet.schema_arrow.names)
             if known_as is not None:
                 stored = [known_as.stored_name(name) for name in dict.fromkeys([*names, DELETED])]
-                return known_as.as_table_is_now(parquet.read(columns=[name for name in stored if name in there]), names)
-            rows = parquet.read(columns=[name for name in dict.fromkeys(names) if name in there])
+                wanted = [name for name in stored if name in there]
+                return known_as.as_table_is_now(parquet.read(columns=wanted, use_threads=False), names)
+            rows = parquet.read(columns=[name for name in dict.fromkeys(names) if name in there], use_threads=False)
             return pa.table(
                 {name: rows.column(name) if name in there else pa.nulls(rows.num_rows) for name in dict.fromkeys(names)}
             )

@@ -349,7 +349,7 @@ def _read_file(storage: Storage, uri: str, file: _StoredFile, table_id: TableId)
     path = unquote(file.path)
     try:
         with pq.ParquetFile(f"{root}/{path}", filesystem=filesystem, page_checksum_verification=True) as parquet:
-            rows = parquet.read()
+            rows = parquet.read(use_threads=False)
     except failures.STORAGE_ERRORS as error:
         raise failures.unavailable(
             "read the ledger of compactions, of which this is a file:", f"{uri}/{path}", error

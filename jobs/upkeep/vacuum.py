@@ -234,7 +234,8 @@ def _removal_times(address: ReplicaAddress) -> dict[str, int]:
     times: dict[str, int] = {}
     for name in (name for name in checkpoints if name.startswith(newest)):
         filesystem, path = address.storage.filesystem(places.join(log, name))
-        removes = pq.read_table(path, filesystem=filesystem, columns=["remove"])["remove"]
+        with pq.ParquetFile(path, filesystem=filesystem) as file:
+            removes = file.read(columns=["remove"], use_threads=False)["remove"]
         for remove in removes.drop_null().to_pylist():
             times[remove["path"]] = remove["deletionTimestamp"] or 0
     for name in sorted(names):

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from epochlake.metastore.arrays import READ, written
 from epochlake.metastore.errors import UnknownFormat
 from epochlake.metastore.log.entry import Position
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -50,7 +51,7 @@ def encode_snapshot(metadata: ClusterMetadata, position: Position) -> bytes:
     batches[0] = batches[0].replace_schema_metadata({_KEY: _encoder.encode(small)})
     sink = pa.BufferOutputStream()
     for batch in batches:
-        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        with pa.ipc.new_stream(sink, batch.schema, options=written("lz4")) as writer:
             writer.write_batch(batch)
     body = bytes(sink.getvalue())
     return body + hashlib.sha256(body).digest()
@@ -66,7 +67,7 @@ def decode_snapshot(data: bytes, kind: type[ClusterMetadata] = ClusterMetadata) 
         raise UnknownFormat("the snapshot is torn or was altered: its hash does not match")
     source = pa.BufferReader(body)
     try:
-        first = pa.ipc.open_stream(source).read_all()
+        first = pa.ipc.open_stream(source, options=READ).read_all()
         small = first.schema.metadata[_KEY]
         number, newest = _number_in(small), max(FORMAT, *_formats(kind))
         if not 1 <= number <= newest:
@@ -75,7 +76,7 @@ def decode_snapshot(data: bytes, kind: type[ClusterMetadata] = ClusterMetadata) 
         stored = msgspec.json.decode(small, type=decodable(_stored_in(kind, number)))
         components = _components(kind, number)
         _, *others = [name for name, component in components.items() if component.arrays is not None]
-        tables = {name: pa.ipc.open_stream(source).read_all() for name in others}
+        tables = {name: pa.ipc.open_stream(source, options=READ).read_all() for name in others}
         states: dict[str, Any] = {}
         for name, component in components.items():
             own = {field: getattr(stored, field) for field in component.stored.__struct_fields__}

@@ -148,7 +148,7 @@ def _state_in(data: bytes) -> _State:
     state = _State()
     try:
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
-            rows = file.read().to_pylist()
+            rows = file.read(use_threads=False).to_pylist()
         # A checkpoint's order says nothing: what it names as removed is not live.
         state.apply({name: row[name] for name in row if name != "remove"} for row in rows)
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, ArithmeticError, MemoryError) as error:

@@ -118,7 +118,7 @@ def read_columns(storage: Storage, uri: str, paths: Sequence[str], columns: list
     parts = []
     for path in paths:  # one by one, as pyarrow's datasets would import pandas
         with pq.ParquetFile(f"{root}/{path}", filesystem=filesystem, page_checksum_verification=True) as file:
-            parts.append(file.read(columns=columns))
+            parts.append(file.read(columns=columns, use_threads=False))
     schema = pa.schema([SCHEMA.field(name) for name in columns])
     return pa.concat_tables([part.select(columns).cast(schema) for part in parts]) if parts else schema.empty_table()
 
@@ -134,7 +134,8 @@ def _read_rows(storage: Storage, uri: str, path: str, after: int, up_to: int | N
             span = (found.min, found.max) if found is not None and found.has_min_max else (None, None)
             if LogFile(path, 0, None, *span).may_hold(after, up_to):
                 wanted.append(group)
-        return file.read_row_groups(wanted, columns=SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
+        # A row group is small: handing its columns to Arrow's threads takes longer than decoding them.
+        return file.read_row_groups(wanted, columns=SCHEMA.names, use_threads=False).select(SCHEMA.names).cast(SCHEMA)
 
 
 def write_entries(storage: Storage, uri: str, entries: Sequence[Entry]) -> LogFile:

@@ -255,7 +255,7 @@ def _paths_in_checkpoints(storage: Storage, uri: str) -> set[str]:
             continue
         try:
             with pq.ParquetFile(f"{root}/{listed.name}", filesystem=filesystem) as file:
-                rows = file.read(columns=["add.path", "remove.path"])
+                rows = file.read(columns=["add.path", "remove.path"], use_threads=False)
         except (OSError, pa.ArrowException):
             continue  # one that is damaged proves nothing
         for kind in ("add", "remove"):

@@ -29,6 +29,7 @@ from weakref import WeakSet
 import msgspec
 from epochlake.metastore import threads
 from epochlake.metastore.storage.failures import StorageLate
+from epochlake.metastore.storage.places import absolute
 
 logger = logging.getLogger(__name__)
 
@@ -296,9 +297,9 @@ def _admit(place: _Place, asked: str) -> bool:
 
 def _normal(uri: str) -> str:
     if "://" not in uri:
-        return os.path.abspath(uri)
+        return absolute(uri)
     parts = urlsplit(uri)
-    return os.path.abspath(unquote(parts.path)) if parts.scheme == "file" else uri.rstrip("/")
+    return absolute(unquote(parts.path)) if parts.scheme == "file" else uri.rstrip("/")
 
 
 with suppress(AttributeError):

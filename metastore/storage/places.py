@@ -12,15 +12,27 @@ from epochlake.metastore.storage.failures import StorageMisconfigured
 TEMPORARY = ".tmp-"
 """Part of the name of a file that is being written and will be renamed; left behind only by a killed process."""
 
+_TO_NORMALISE = re.compile(r"/(?:/|\.{1,2}(?:/|\Z)|\Z)")
+"""What is in an absolute path that `os.path.normpath` would change, and in the path `/`."""
+
 _READ_OTHERWISE = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f]")
 
 
 def local_path(uri: str) -> str | None:
     """The absolute path of a local URI, None for any other."""
     if "://" not in uri:
-        return os.path.abspath(uri)
+        return absolute(uri)
     parts = urlsplit(uri)
     return unquote(parts.path) if parts.scheme == "file" else None
+
+
+def absolute(path: str) -> str:
+    """`os.path.abspath`, which each access to storage asks for more than once, mostly for a path that it would not
+    change.
+    """
+    if path.startswith("/") and _TO_NORMALISE.search(path) is None:
+        return path
+    return os.path.abspath(path)
 
 
 def require_local(uri: str) -> str:

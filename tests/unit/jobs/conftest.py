@@ -30,7 +30,7 @@ def empty(alone: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Co
 @pytest.fixture
 def grown(alone: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     """The command line on three normal nodes and keyspace `air`; `cluster` opens the same."""
-    clusters.grow(tmp_path).close()
+    clusters.grow_at_once(tmp_path).close()
     return CommandLine(tmp_path / "root", capsys)
 
 
@@ -40,7 +40,7 @@ def _kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("unchanged")
     with pytest.MonkeyPatch.context() as patched:
         clusters.without_zookeeper(patched)
-        with clusters.grow(directory) as cluster:
+        with clusters.grow_at_once(directory) as cluster:
             administration.create_table(cluster, "air.flights", clusters.COLUMNS, ["id"])
     return directory
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import epochlake
@@ -72,10 +73,12 @@ def test_features_are_enabled_once_and_stay(old: LocalCluster) -> None:
 def test_a_pipeline_of_an_older_version_keeps_features_away_while_it_lives(
     old: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with epochlake.open_cluster(old.configuration) as job:
-        monkeypatch.setattr(announcing, "SUPPORTED", None)
+    with epochlake.open_cluster(old.configuration) as job, monkeypatch.context() as patch:
+        # Nobody is at the address of a local cluster's ZooKeeper: this process need not wait to find that out.
+        monkeypatch.setattr(job, "coordination", partial(job.coordination, 0.1))
+        patch.setattr(announcing, "SUPPORTED", None)
         with announced(job, "nightly-load", "test.events"):
-            monkeypatch.undo()
+            patch.undo()
             with pytest.raises(Rejected, match=r"'nightly-load' .process .* does not support announcements") as refused:
                 administration.enable_features(old.cluster, ANNOUNCEMENTS)
             assert refused.value.code == Code.FEATURE_LACKING

@@ -115,15 +115,24 @@ class History(RuleBasedStateMachine):
             at_rest += [
                 "pin",
                 "keyspace name",
-                *["tablet replication"] * 3,
+                *["tablet replication"] * 4,
                 *["topology"] * 2,
                 "forgotten request",
                 *["replica count"] * 6,
                 *["time to live"] * 3,
+                *["feature"] * 2,
             ]
+        else:
+            at_rest += [*["dropped table"] * 3, *["keyspace"] * 3]
         at_rest += dice.sample(sorted(KINDS_OF_CHANGE), 6)
         for kind in at_rest:
             self.submit(KINDS_OF_CHANGE[kind](self.metadata, dice))
+        self.submit(ResumeChanges())
+        if on_ring and number % 4 > 1:
+            for kind in [*["replication"] * 3, *["begun"] * 3]:
+                self.submit(RING_CHANGES[kind](self.metadata, dice))
+        for _ in range(2):
+            self.submit(KINDS_OF_CHANGE["switch"](self.metadata, dice))
         self.submit(ResumeChanges())
 
     @rule(
@@ -389,8 +398,9 @@ HISTORIES = settings(
 def test_random_histories_keep_every_property() -> None:
     ACCEPTED.clear()
     REJECTED.clear()
-    for times in (1, 4):
-        run_state_machine_as_test(History, settings=settings(HISTORIES, max_examples=times * HISTORIES.max_examples))
+    for tenths in (10, 12, 15, 20, 40):
+        enough = settings(HISTORIES, max_examples=tenths * HISTORIES.max_examples // 10)
+        run_state_machine_as_test(History, settings=enough)
         # What is drawn also depends on which modules the process has imported: rarely some kind of event is not met.
         if set(ACCEPTED) == set(KINDS):
             break
