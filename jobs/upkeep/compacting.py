@@ -156,9 +156,10 @@ def weigh(
         return Weighed(range_, ReadCost(), ReadCost(), ReadCost())
     costs = cost(_stretches(layers), table.append_only)
     best = cost([together(_stretches(layers), target_file_bytes)], table.append_only)
-    taken, reason = _taken(table, layers, policy, purge_before, now)
+    slow = [] if table.append_only else _slow(layers, policy)
+    taken, reason = _taken(table, layers, slow, policy, purge_before, now)
     if len(taken) < 2 and reason != OLD_DELETES:
-        due_at = None if table.append_only else _due_at(layers, policy)
+        due_at = min((_rests_at(section, policy) for section in slow), default=None)
         return Weighed(range_, costs, best, costs, due_at=due_at)
     beside = tuple(_left(layers, taken))
     after = cost([*beside, together(_stretches(taken), target_file_bytes)], table.append_only)
@@ -170,9 +171,14 @@ OLD_DELETES = "old deletes"
 
 
 def _taken(
-    table: Table, layers: list[Layer], policy: CompactionPolicy, purge_before: int, now: int
+    table: Table,
+    layers: list[Layer],
+    slow: Sequence[Sequence[Layer]],
+    policy: CompactionPolicy,
+    purge_before: int,
+    now: int,
 ) -> tuple[list[Layer], str]:
-    """The layers to put together, none where there is nothing to do, and why."""
+    """The layers to put together, none where there is nothing to do, and why; `slow` as `_slow` says."""
     if not table.append_only and _old_tombstones(layers, purge_before) > policy.tombstone_share * _rows(layers):
         return layers, OLD_DELETES
     deep = 1 if table.append_only else depth(_stretches(layers))
@@ -185,7 +191,6 @@ def _taken(
         taken, reason = _tier(small, policy.tier), f"{len(small)} small files"
     if reason and len(taken) < 2:
         taken = layers
-    slow = [] if table.append_only else _slow(layers, policy)
     due = [one for one in slow if _is_due(one, policy)] or [
         one for one in slow if not taken and _rests_at(one, policy) <= now
     ]
@@ -225,10 +230,6 @@ def _rests_at(section: Sequence[Layer], policy: CompactionPolicy) -> int:
     size = sum(one.stretch.bytes for one in section)
     rest = policy.rest_seconds * max(1.0, size / policy.rest_bytes)
     return max(one.part.file.max_written_at for one in section) + int(rest * 1_000_000)
-
-
-def _due_at(layers: Sequence[Layer], policy: CompactionPolicy) -> int | None:
-    return min((_rests_at(section, policy) for section in _slow(layers, policy)), default=None)
 
 
 def _times(layers: Sequence[Layer], sections: Sequence[Sequence[Layer]], *, append_only: bool = False) -> float:

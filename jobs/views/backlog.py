@@ -47,9 +47,10 @@ def backlog(
     known: dict[_Likeness, Weighed] = {}
     for range_ in ranges:
         union: dict[str, DataFile] = {}
-        for volume in range_.replicas:
-            if volume in opened:
-                union |= {file.file_id: file for file in opened[volume].showing(range_.low, range_.high)}
+        # Replicas that have the same files are looked at once.
+        distinct = {opened[volume].fingerprint: opened[volume] for volume in range_.replicas if volume in opened}
+        for snapshot in distinct.values():
+            union |= {file.file_id: file for file in snapshot.showing(range_.low, range_.high)}
         likeness = _likeness(range_, union, lineage)
         found = known.get(likeness) if likeness is not None else None
         if found is None:
