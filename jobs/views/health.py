@@ -15,7 +15,7 @@ from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage
 from epochlake.jobs.replicas.opening import open_all
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.upkeep.comparing import Range, by_rest, compare
-from epochlake.jobs.views.backlog import Backlog, backlog
+from epochlake.jobs.views.backlog import Backlog, Backlogs
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -136,7 +136,7 @@ def _measured(cluster: Cluster, metadata: ClusterMetadata, table: Table) -> Tabl
         ranges = by_rest(metadata.placements(table.table_id))[0]
         found = msgspec.structs.replace(
             table_health(metadata, table, failed, _lacks(metadata, ranges, opened, lineage)),
-            backlog=backlog(table, ranges, opened, lineage),
+            backlog=cluster.storage.kept(Backlogs).of(table, ranges, opened, lineage),
         )
     return msgspec.structs.replace(found, damaged=len(cluster.damage.of(table.table_id)))
 

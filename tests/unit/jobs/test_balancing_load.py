@@ -7,9 +7,9 @@ import random
 import msgspec
 import pytest
 from epochlake.jobs.coordinator.loads import LONGEST_SECONDS, Meter, bytes_by_tablet
-from epochlake.jobs.replicas.states import FileTable
 from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
 from epochlake.jobs.replicas.intervals import overlap
+from epochlake.jobs.replicas.states import FileTable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import NewTransition, StartTransitions
 from epochlake.metastore.metadata.model import TableId
