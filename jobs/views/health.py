@@ -145,9 +145,7 @@ def _lineage(cluster: Cluster, table: Table, opened: Collection[ReplicaSnapshot]
     """Of all files of these snapshots, of which only merged ones stand for others."""
     if not any(snapshot.merged_files() for snapshot in opened):
         return NO_LINEAGE
-    return cluster.ledger.lineage(
-        table.table_id, (file for snapshot in opened for file in snapshot.all_files.values())
-    )
+    return cluster.ledger.lineage(table.table_id, (file for snapshot in opened for file in snapshot.all_files.values()))
 
 
 def _lacks(
