@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
-from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.states import FileTable
 from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.jobs.workers.workers import Workers
@@ -105,12 +105,13 @@ def measure_tablets(
     return [(place.address, found) for place, found in zip(places, measured, strict=True)]
 
 
-def bytes_by_tablet(files: Iterable[DataFile], count: int) -> dict[int, int]:
+def bytes_by_tablet(files: FileTable, count: int) -> dict[int, int]:
     """The bytes of each of `count` tablets; of a file that straddles tablets, each has its share of the tokens."""
-    extents = [(*(file.extent if file.rows else file.window), file.size) for file in files]
-    if not extents:
+    if not files.files:
         return {}
-    low, high, size = np.array(extents, dtype=np.int64).T
+    # A file without a row has its window's share.
+    low, high = np.where(files.extents[0] <= files.extents[1], files.extents, files.windows)
+    size = files.sizes
     first, last = tablet_of(low, count), tablet_of(high, count)
     width = float(1 << 64) / count
     # From here on in tokens from the lowest one, as numbers with a point: what is looked for are shares.
@@ -159,7 +160,7 @@ def _answers(volume: _MarkedVolume) -> bool:
 
 def _measure(place: _ReplicaTable) -> TabletBytes:
     try:
-        files = open_snapshot(place.address).all_files
+        files = open_snapshot(place.address).table
     except (StorageUnavailable, WrongCluster):
         return TabletBytes(None)
-    return TabletBytes(bytes_by_tablet(files.values(), place.count))
+    return TabletBytes(bytes_by_tablet(files, place.count))

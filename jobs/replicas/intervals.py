@@ -52,6 +52,8 @@ def missing(
     file's extent says that it has no row there is nothing to miss; that a piece has none is known only with the piece.
     """
     needed, have = list(needed), list(have)
+    if not have and not lineage and len({file.origin for file in needed}) == len(needed):
+        return _clipped(needed, low, high)
     covered: dict[str, list[Interval]] = defaultdict(list)
     for file in have:
         covered[file.origin].append(file.window)
@@ -66,6 +68,17 @@ def missing(
             if file.rows == 0 or meet(gap, file.extent):
                 parts.append(FilePart(file, *gap))
         covered[file.origin].append(window)
+    return parts
+
+
+def _clipped(needed: Sequence[DataFile], low: int, high: int) -> list[FilePart]:
+    """`missing` of files of which none says anything of another one: most tables have few others."""
+    parts = []
+    for file in sorted(needed, key=lambda file: file.origin):
+        first, last = file.window
+        first, last = max(first, low), min(last, high)
+        if first <= last and (file.rows == 0 or (first <= file.max_token and file.min_token <= last)):
+            parts.append(FilePart(file, first, last))
     return parts
 
 

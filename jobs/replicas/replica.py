@@ -122,23 +122,23 @@ class ReplicaSnapshot:
 
     def within(self, low: int, high: int) -> list[DataFile]:
         """The live files whose window meets the tokens from `low` to `high`, both included."""
-        return self._table.within(low, high)
+        return self.table.within(low, high)
 
     def showing(self, low: int, high: int) -> list[DataFile]:
         """Those of `within` that may show a row of these tokens, or stand for files that would."""
-        return self._table.showing(low, high)
+        return self.table.showing(low, high)
 
     def smaller(self, low: int, high: int, size: int) -> int:
         """How many of `within` are smaller than `size` bytes."""
-        return self._table.smaller(low, high, size)
+        return self.table.smaller(low, high, size)
 
     def of_origins(self, origins: Collection[str]) -> list[DataFile]:
         """The live files of one of these origins."""
-        return self._table.of_origins(origins)
+        return self.table.of_origins(origins)
 
     def merged_files(self) -> list[DataFile]:
         """The live files that stand for others."""
-        return self._table.merged_files()
+        return self.table.merged_files()
 
     @property
     def fingerprint(self) -> bytes:
@@ -153,7 +153,8 @@ class ReplicaSnapshot:
         return self._state.newest_written_at
 
     @cached_property
-    def _table(self) -> FileTable:
+    def table(self) -> FileTable:
+        """The live files with what they are chosen by."""
         _ = self.all_files
         return self._state.table
 

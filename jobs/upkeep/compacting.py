@@ -27,7 +27,7 @@ from epochlake.jobs.upkeep.read_costs import (
     Stretch,
     apart,
     cost,
-    depth,
+    cost_of_sections,
     overlapping,
     stretch_of,
     together,
@@ -99,7 +99,8 @@ class Weighed(msgspec.Struct, frozen=True):
 
     What is not read yet is estimated as if no row were superseded, so `best` and `after` are no less than they will be.
     `due_at`: from then on (microseconds since 1970) it is chosen if nothing more is written to it; None: it is not.
-    `beside`: what stays as it is beside what was chosen.
+    `beside`: what stays as it is beside what was chosen. `until`: the same of the same files, of which the same have
+    expired, before this time (microseconds since 1970); None: at any later time.
     """
 
     range: Range
@@ -110,6 +111,7 @@ class Weighed(msgspec.Struct, frozen=True):
     due_at: int | None = None
     beside: tuple[Stretch, ...] = ()
     append_only: bool = False
+    until: int | None = None
 
     @property
     def saves(self) -> int:
@@ -160,16 +162,20 @@ def weigh(
     empty = tuple(part for part in everything if not part.file.rows)
     if not layers:
         return Weighed(range_, ReadCost(), ReadCost(), ReadCost())
-    costs = cost(_stretches(layers), table.append_only)
+    # Told once: of many files nearly all of the time goes into what they overlap.
+    sections = [[one] for one in layers] if table.append_only else overlapping(layers, lambda one: one.stretch)
+    costs = cost_of_sections(map(_stretches, sections))
     best = cost([together(_stretches(layers), target_file_bytes)], table.append_only)
-    taken, reason = _taken(table, layers, policy, purge_before, now, expired)
+    slow = _slow(layers, sections, costs, policy)
+    taken, reason = _taken(table, layers, slow, costs, policy, purge_before, now, expired)
+    rest_at = [_rests_at(section, policy) for section in slow]
+    until = min((at for at in rest_at if at > now), default=None)
     if len(taken) < 2 and reason not in (OLD_DELETES, EXPIRED):
-        due_at = None if table.append_only else _due_at(layers, policy)
-        return Weighed(range_, costs, best, costs, due_at=due_at)
+        return Weighed(range_, costs, best, costs, due_at=min(rest_at, default=None), until=until)
     beside = tuple(_left(layers, taken))
     after = cost([*beside, together(_stretches(taken), target_file_bytes)], table.append_only)
     chosen = Chosen(range_, tuple(one.part for one in taken), empty, len(taken) == len(layers), reason)
-    return Weighed(range_, costs, best, after, chosen, None, beside, table.append_only)
+    return Weighed(range_, costs, best, after, chosen, None, beside, table.append_only, until)
 
 
 OLD_DELETES = "old deletes"
@@ -179,51 +185,55 @@ EXPIRED = "expired rows"
 def _taken(
     table: Table,
     layers: list[Layer],
+    slow: Sequence[Sequence[Layer]],
+    costs: ReadCost,
     policy: CompactionPolicy,
     purge_before: int,
     now: int,
     expired: Collection[str],
 ) -> tuple[list[Layer], str]:
-    """The layers to put together, none where there is nothing to do, and why."""
+    """The layers to put together, none where there is nothing to do, and why; `costs` are those of all layers."""
     # Files of which nothing is left after that: so what has been put together is not put together again.
     gone = sum(one.part.file.rows for one in layers if one.part.file.file_id in expired)
     if gone > policy.tombstone_share * _rows(layers):
         return layers, EXPIRED
     if not table.append_only and _old_tombstones(layers, purge_before) > policy.tombstone_share * _rows(layers):
         return layers, OLD_DELETES
-    deep = 1 if table.append_only else depth(_stretches(layers))
     small = [one for one in layers if one.part.file.size < policy.small_bytes]
     taken: list[Layer] = []
     reason = ""
-    if deep > policy.overlap:
-        taken, reason = _tier(layers, policy.tier), f"a read merges up to {deep} files for one key"
-    elif len(small) >= policy.small_files or _get_quicker(table, layers, small, policy):
+    if costs.depth > policy.overlap:
+        taken, reason = _tier(layers, policy.tier), f"a read merges up to {costs.depth} files for one key"
+    elif len(small) >= policy.small_files or _get_quicker(table, layers, small, costs, policy):
         taken, reason = _tier(small, policy.tier), f"{len(small)} small files"
     if reason and len(taken) < 2:
         taken = layers
-    slow = [] if table.append_only else _slow(layers, policy)
     due = [one for one in slow if _is_due(one, policy)] or [
         one for one in slow if not taken and _rests_at(one, policy) <= now
     ]
     if {id(one) for one in _joined(due)} <= {id(one) for one in taken}:
         return taken, reason
-    return _joined(due), f"a read takes {_times(layers, due):.1f} times as long"
+    return _joined(due), f"a read takes {_times(layers, due, costs):.1f} times as long"
 
 
-def _get_quicker(table: Table, layers: Sequence[Layer], small: Sequence[Layer], policy: CompactionPolicy) -> bool:
+def _get_quicker(
+    table: Table, layers: Sequence[Layer], small: Sequence[Layer], costs: ReadCost, policy: CompactionPolicy
+) -> bool:
     """Whether reads gain by fewer small files already, as in a range with little else."""
     taken = _tier(small, policy.tier)
     if len(taken) < 2 or 2 * len(taken) < policy.small_files:
         return False
-    return _times(layers, [taken], append_only=table.append_only) > policy.quicker
+    return _times(layers, [taken], costs, append_only=table.append_only) > policy.quicker
 
 
-def _slow(layers: Sequence[Layer], policy: CompactionPolicy) -> list[list[Layer]]:
+def _slow(
+    layers: Sequence[Layer], sections: Iterable[list[Layer]], costs: ReadCost, policy: CompactionPolicy
+) -> list[list[Layer]]:
     """The sections of a range that make its reads more than `slower` times as long; those apart cost little."""
-    found = [section for section in overlapping(layers, lambda one: one.stretch) if len(section) > 1]
+    found = [section for section in sections if len(section) > 1]
     if not found:
         return []
-    return found if _times(layers, found) > policy.slower else []
+    return found if _times(layers, found, costs) > policy.slower else []
 
 
 def _is_due(section: Sequence[Layer], policy: CompactionPolicy) -> bool:
@@ -243,17 +253,15 @@ def _rests_at(section: Sequence[Layer], policy: CompactionPolicy) -> int:
     return max(one.part.file.max_written_at for one in section) + int(rest * 1_000_000)
 
 
-def _due_at(layers: Sequence[Layer], policy: CompactionPolicy) -> int | None:
-    return min((_rests_at(section, policy) for section in _slow(layers, policy)), default=None)
-
-
-def _times(layers: Sequence[Layer], sections: Sequence[Sequence[Layer]], *, append_only: bool = False) -> float:
-    """How many times as long a read of the layers takes as when each of the sections has been put together."""
+def _times(
+    layers: Sequence[Layer], sections: Sequence[Sequence[Layer]], costs: ReadCost, *, append_only: bool = False
+) -> float:
+    """How many times as long a read of the layers takes, at their `costs`, as when each section is put together."""
     after = [
         *_left(layers, _joined(sections)),
         *(together(_stretches(section), TARGET_FILE_BYTES) for section in sections),
     ]
-    return cost(_stretches(layers), append_only).times(cost(after, append_only))
+    return costs.times(cost(after, append_only))
 
 
 def _left(layers: Iterable[Layer], taken: Iterable[Layer]) -> list[Stretch]:

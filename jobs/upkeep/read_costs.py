@@ -102,7 +102,12 @@ def together(stretches: Iterable[Stretch], target_file_bytes: int) -> Stretch:
 def cost(stretches: Iterable[Stretch], append_only: bool) -> ReadCost:
     """What a read of these does. Rows of an append-only table are never merged."""
     groups = [[one] for one in stretches] if append_only else overlapping(stretches, lambda one: one)
-    return functools.reduce(operator.add, map(_cost_of_section, groups), ReadCost())
+    return cost_of_sections(groups)
+
+
+def cost_of_sections(sections: Iterable[Sequence[Stretch]]) -> ReadCost:
+    """`cost` of stretches that are in groups already, as `overlapping` gives them."""
+    return functools.reduce(operator.add, map(_cost_of_section, sections), ReadCost())
 
 
 def overlapping(items: Iterable[T], stretch: Callable[[T], Stretch]) -> list[list[T]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import operator
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 from epochlake.jobs.replicas.files import DataFile
@@ -14,7 +16,7 @@ from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.upkeep.compacting import CompactionPolicy, Weighed, weigh
 from epochlake.jobs.upkeep.comparing import Range
 from epochlake.jobs.upkeep.read_costs import ReadCost
-from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.placement.tokens import MIN_TOKEN
 
 DEFAULT = CompactionPolicy()
@@ -35,21 +37,61 @@ class Backlog(msgspec.Struct, frozen=True):
     times: float
 
 
+class _Told(NamedTuple):
+    """A backlog, what it follows from (a digest), and between which times it holds, microseconds since 1970."""
+
+    key: bytes
+    since: int
+    until: int | None
+    backlog: Backlog | None
+
+
+class Backlogs:
+    """The backlog of each table as it was told last; kept by a storage.
+
+    Files never change: as long as replicas have the same ones, only time can make another range due.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[TableId, _Told] = {}
+
+    def of(
+        self, table: Table, ranges: list[Range], opened: Mapping[VolumeId, ReplicaSnapshot], lineage: Lineage
+    ) -> Backlog | None:
+        """As `backlog`."""
+        fingerprints = [(volume, snapshot.fingerprint) for volume, snapshot in sorted(opened.items())]
+        follows_from = msgspec.json.encode((table.append_only, ranges, fingerprints, lineage), order="sorted")
+        key, now = hashlib.sha256(follows_from).digest(), time.time_ns() // 1000
+        told = self._told.get(table.table_id)
+        if told is None or told.key != key or now < told.since or (told.until is not None and now >= told.until):
+            weighed = _weighed(table, ranges, opened, lineage, now)
+            until = min((one.until for one in weighed if one.until is not None), default=None)
+            told = self._told[table.table_id] = _Told(key, now, until, _backlog_of(weighed))
+        return told.backlog
+
+
 def backlog(
     table: Table, ranges: list[Range], opened: Mapping[VolumeId, ReplicaSnapshot], lineage: Lineage
 ) -> Backlog | None:
-    """Of a table whose replicas that answered are `opened`; None where reads pay for nothing. No row is read.
+    """Of a table whose replicas that answered are `opened`; None where reads pay for nothing. No row is read."""
+    return _backlog_of(_weighed(table, ranges, opened, lineage, time.time_ns() // 1000))
+
+
+def _weighed(
+    table: Table, ranges: list[Range], opened: Mapping[VolumeId, ReplicaSnapshot], lineage: Lineage, now: int
+) -> list[Weighed]:
+    """Each range at the time `now`.
 
     Ranges of which the same is true are weighed once: of thousands of tablets that share their files most are alike.
     """
-    now = time.time_ns() // 1000
     weighed = []
     known: dict[_Likeness, Weighed] = {}
     for range_ in ranges:
         union: dict[str, DataFile] = {}
-        for volume in range_.replicas:
-            if volume in opened:
-                union |= {file.file_id: file for file in opened[volume].showing(range_.low, range_.high)}
+        # Replicas that have the same files are looked at once.
+        distinct = {opened[volume].fingerprint: opened[volume] for volume in range_.replicas if volume in opened}
+        for snapshot in distinct.values():
+            union |= {file.file_id: file for file in snapshot.showing(range_.low, range_.high)}
         likeness = _likeness(range_, union, lineage)
         found = known.get(likeness) if likeness is not None else None
         if found is None:
@@ -57,6 +99,10 @@ def backlog(
             if likeness is not None:
                 known[likeness] = found
         weighed.append(found)
+    return weighed
+
+
+def _backlog_of(weighed: list[Weighed]) -> Backlog | None:
     due = [one.chosen for one in weighed if one.chosen is not None]
     waiting = [one for one in weighed if one.chosen is None and one.due_at is not None]
     if not due and not waiting:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.gate.routing import Grouped, choose_for_read, grouped
-from epochlake.jobs.replicas.intervals import Lineage
+from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage
 from epochlake.jobs.replicas.opening import open_all
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.upkeep.comparing import Range, by_rest, compare
-from epochlake.jobs.views.backlog import Backlog, backlog
+from epochlake.jobs.views.backlog import Backlog, Backlogs
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
@@ -129,17 +129,23 @@ def _measured(cluster: Cluster, metadata: ClusterMetadata, table: Table) -> Tabl
     used = {volume for placement in among.distinct for volume in {*placement.reads, *placement.writes}}
     opened, failed = open_all(cluster.storage, metadata, table, used, cluster.receipts)
     try:
-        files = (file for snapshot in opened.values() for file in snapshot.all_files.values())
-        lineage = cluster.ledger.lineage(table.table_id, files)
+        lineage = _lineage(cluster, table, opened.values())
     except StorageUnavailable:
         found = table_health(metadata, table, failed, None)
     else:
         ranges = by_rest(metadata.placements(table.table_id))[0]
         found = msgspec.structs.replace(
             table_health(metadata, table, failed, _lacks(metadata, ranges, opened, lineage)),
-            backlog=backlog(table, ranges, opened, lineage),
+            backlog=cluster.storage.kept(Backlogs).of(table, ranges, opened, lineage),
         )
     return msgspec.structs.replace(found, damaged=len(cluster.damage.of(table.table_id)))
+
+
+def _lineage(cluster: Cluster, table: Table, opened: Collection[ReplicaSnapshot]) -> Lineage:
+    """Of all files of these snapshots, of which only merged ones stand for others."""
+    if not any(snapshot.merged_files() for snapshot in opened):
+        return NO_LINEAGE
+    return cluster.ledger.lineage(table.table_id, (file for snapshot in opened for file in snapshot.all_files.values()))
 
 
 def _lacks(

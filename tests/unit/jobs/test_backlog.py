@@ -14,7 +14,7 @@ from epochlake.jobs.upkeep.compacting import Weighed, weigh
 from epochlake.jobs.upkeep.comparing import Range
 from epochlake.jobs.upkeep.read_costs import ReadCost
 from epochlake.jobs.views import backlog as views
-from epochlake.jobs.views.backlog import DEFAULT, Backlog, backlog
+from epochlake.jobs.views.backlog import DEFAULT, Backlog, Backlogs, backlog
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.tokens import MIN_TOKEN, range_label
 from hypothesis import given
@@ -36,6 +36,7 @@ class Holding:
 
     def __init__(self, files: list[DataFile]) -> None:
         self.files = files
+        self.fingerprint = b"the same"
 
     def within(self, low: int, high: int) -> list[DataFile]:
         return self.files
@@ -81,3 +82,36 @@ def test_ranges_that_share_all_of_their_files_are_weighed_once(monkeypatch: pyte
     assert found is not None
     assert found.due == len(RANGES)
     assert len(weighings) == 1
+
+
+@given(FILES, st.lists(st.integers(0, 3_000_000_000), min_size=2, max_size=6))
+def test_what_is_remembered_of_a_backlog_is_what_would_be_told_now(
+    drawn: list[tuple[int, int, int, int]], times: list[int]
+) -> None:
+    files = [file(number, (first, last), rows, size) for number, (first, last, rows, size) in enumerate(drawn)]
+    replica = cast(ReplicaSnapshot, Holding(files))
+    remembered = Backlogs()
+    with pytest.MonkeyPatch.context() as patch:
+        for now in times:  # as a clock may be put back, in any order
+            patch.setattr(views.time, "time_ns", lambda now=now: now * 1000)
+            assert remembered.of(TABLE, RANGES, {1: replica, 2: replica}, NO_LINEAGE) == told(files)
+
+
+def test_a_backlog_is_told_again_only_where_files_ranges_or_the_time_call_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weighings = []
+    monkeypatch.setattr(views, "weigh", lambda *asked: weighings.append(asked) or weigh(*asked))
+    files = [file(number, (0, LAST), 1_000, 10_000) for number in range(20)]
+    replica, remembered = Holding(files), Backlogs()
+
+    def asked(ranges: list[Range] = RANGES) -> int:
+        """How often something was weighed."""
+        before = len(weighings)
+        remembered.of(TABLE, ranges, {1: cast(ReplicaSnapshot, replica)}, NO_LINEAGE)
+        return len(weighings) - before
+
+    assert (asked(), asked()) == (1, 0)
+    replica.files, replica.fingerprint = files[:-1], b"others"
+    assert (asked(), asked()) == (1, 0)
+    assert (asked(RANGES[:2]), asked(RANGES[:2])) == (1, 0)

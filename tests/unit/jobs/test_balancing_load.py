@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from epochlake.jobs.coordinator.loads import LONGEST_SECONDS, Meter, bytes_by_tablet
-from epochlake.jobs.replicas.files import DataFile, new_file_id
+from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
 from epochlake.jobs.replicas.intervals import overlap
+from epochlake.jobs.replicas.states import FileTable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import NewTransition, StartTransitions
 from epochlake.metastore.metadata.model import TableId
@@ -68,7 +70,7 @@ def test_a_file_that_straddles_tablets_counts_in_each_by_its_share_of_the_tokens
         near = min(MAX_TOKEN, low + chance.randrange(1 << 50))
         high = chance.choice([low, MAX_TOKEN, near, chance.randrange(MIN_TOKEN, MAX_TOKEN)])
         files.append(_file(min(low, high), max(low, high), chance.randrange(1, 1 << 33)))
-    held = bytes_by_tablet(files, count)
+    held = bytes_by_tablet(FileTable.of(files), count)
     expected: dict[int, float] = {}
     for file in files:
         low, high = file.extent
@@ -79,6 +81,12 @@ def test_a_file_that_straddles_tablets_counts_in_each_by_its_share_of_the_tokens
     assert held.keys() == expected.keys()
     assert all(held[tablet] == pytest.approx(size, rel=1e-6, abs=1) for tablet, size in expected.items())
     assert sum(held.values()) == pytest.approx(sum(file.size for file in files), rel=1e-6, abs=count)
+
+
+def test_a_file_without_a_row_counts_in_all_of_its_window() -> None:
+    empty = msgspec.structs.replace(_file(5, 5, 1024), rows=0)
+    assert bytes_by_tablet(FileTable.of([empty]), 4) == dict.fromkeys(range(4), 256)
+    assert bytes_by_tablet(FileTable.of([]), 4) == {}
 
 
 def test_what_took_long_to_measure_is_used_for_long_and_never_when_something_has_changed(
@@ -112,9 +120,9 @@ def test_what_took_long_to_measure_is_used_for_long_and_never_when_something_has
 
 def _file(low: int, high: int, size: int) -> DataFile:
     return DataFile(
-        file_id=new_file_id(),
+        file_id=(file_id := new_file_id()),
         label="0-0",
-        path="x",
+        path=path_of("0-0", file_id),
         size=size,
         rows=1,
         min_token=low,

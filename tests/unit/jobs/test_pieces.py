@@ -75,6 +75,15 @@ def test_what_is_missing_is_what_the_other_has_not_each_row_once(
     assert set(counted.values()) <= {1}
 
 
+@given(files, asked)
+def test_files_that_say_nothing_of_each_other_are_cut_to_the_range_as_any_are(
+    needed: list[DataFile], tokens: tuple[int, int]
+) -> None:
+    alone = list({file.origin: file for file in needed}.values())
+    unrelated = msgspec.structs.replace(file_of("a"), file_id="z", path=path_of(LABEL, "z"))
+    assert missing(alone, (), *tokens) == missing(alone, [unrelated], *tokens)
+
+
 @given(files, files, asked)
 def test_nothing_is_missing_any_more_when_the_missing_pieces_have_been_cut(
     needed: list[DataFile], have: list[DataFile], tokens: tuple[int, int]
