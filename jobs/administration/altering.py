@@ -8,12 +8,14 @@ that is away then does the same before the first file of the new version lands o
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import msgspec
 from epochlake.jobs.administration.columns import parse_added
+from epochlake.jobs.administration.field_paths import FieldRequest, columns_with, named
 from epochlake.jobs.administration.merge_barrier import let_merges_end
 from epochlake.jobs.administration.operators import OptionChanges, TableAlteration
 from epochlake.jobs.coordinator.fencing import Barrier, Fences, Sides
@@ -28,6 +30,7 @@ from epochlake.metastore.errors import Rejected, StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AlterColumns
 from epochlake.metastore.metadata.model import Alterations, Check, Column, Table, TableId
+from epochlake.metastore.metadata.struct_fields import Path
 from epochlake.placement.consistency import BarrierLevel
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 from epochlake.placement.rejections import Code
@@ -44,7 +47,8 @@ PAUSE_SECONDS = 0.2
 
 
 class ColumnChanges(msgspec.Struct, frozen=True):
-    """What is to change of a table's columns, all at once. Names are those of before, in `order` those of after.
+    """What is to change of a table's columns, all at once. Names are those of before, in `order` those of after; with
+    dots they are fields of structs (`address.street`: field_paths.py).
 
     `add`: new columns, behind the others. `rename`: from a name to another one. `widen`: the new types. `comment`: an
     empty text takes it away. `nullable`: columns that may be null from now on. `order`: all columns, or the first ones.
@@ -234,13 +238,17 @@ def _barrier(metadata: ClusterMetadata, table: Table) -> Barrier:
 
 def _changed(table: Table, changes: ColumnChanges) -> tuple[Column, ...]:
     """The columns after the changes. Raises Rejected (unknown-column)."""
+    changes, fields = _parted(table, changes)
     before = table.numbered
     known = {column.name for column in before}
     named = (*changes.drop, *changes.rename, *changes.widen, *changes.comment, *changes.nullable)
     _require_known(table, named, known)
-    twice = sorted(name for name in {*changes.drop} if name in {*changes.rename, *changes.widen, *changes.comment})
+    twice = sorted(
+        name for name in {*changes.drop} if name in {*changes.rename, *changes.widen, *changes.comment, *fields}
+    )
     if twice:
         raise InvalidRequest(f"column {twice[0]!r} of {table.full_name} is to be dropped, and changed as well")
+    with_fields, last = columns_with(table, before, fields, table.last_column_id)
     columns = [
         msgspec.structs.replace(
             column,
@@ -249,11 +257,11 @@ def _changed(table: Table, changes: ColumnChanges) -> tuple[Column, ...]:
             nullable=column.nullable or column.name in changes.nullable,
             comment=_comment(changes.comment, column),
         )
-        for column in before
+        for column in with_fields
         if column.name not in changes.drop
     ]
     taken = {column.stored_name.lower() for column in before} | {one.stored_as.lower() for one in table.dropped}
-    for number, column in enumerate(changes.add, table.last_column_id + 1):
+    for number, column in enumerate(changes.add, last + 1):
         stored_as = column.name if column.name.lower() not in taken else f"{column.name}#{number}"
         while stored_as.lower() in taken:
             stored_as += "#"
@@ -264,6 +272,48 @@ def _changed(table: Table, changes: ColumnChanges) -> tuple[Column, ...]:
         raise InvalidRequest(f"the order of columns of {table.full_name} names a column twice")
     places = {name: place for place, name in enumerate(changes.order)}
     return tuple(sorted(columns, key=lambda column: places.get(column.name, len(places))))
+
+
+def _parted(table: Table, changes: ColumnChanges) -> tuple[ColumnChanges, dict[str, FieldRequest]]:
+    """What is asked for of columns, and what of the fields in each, by its name of before."""
+    before = {column.name: column for column in table.numbered}
+    after = {changes.rename.get(name, name): column for name, column in before.items()}
+    names_before = {changes.rename.get(name, name): name for name in before}
+    asked: dict[str, dict[str, dict[Path, str]]] = defaultdict(lambda: defaultdict(dict))
+    add, drop, order = defaultdict(list), defaultdict(list), defaultdict(list)
+    for new in changes.add:
+        where = named(new.name, before)
+        if where.path:
+            add[where.column].append((where.path[:-1], msgspec.structs.replace(new, name=where.path[-1])))
+    for text in changes.drop:
+        where = named(text, before)
+        drop[where.column] += [where.path] if where.path else []
+    for kind in ("rename", "widen", "comment"):
+        for text, value in getattr(changes, kind).items():
+            where = named(text, before)
+            if where.path:
+                asked[where.column][kind][where.path] = value
+    for text in changes.order:
+        where = named(text, after)
+        if where.path:
+            order[names_before[where.column]].append(where.path)
+    nullable = next((text for text in changes.nullable if named(text, before).path), None)
+    if nullable is not None:
+        raise InvalidRequest(f"field {nullable} of {table.full_name} may be null already: every field may")
+    fields = {
+        name: FieldRequest(tuple(add[name]), tuple(drop[name]), order=tuple(order[name]), **asked[name])
+        for name in {*add, *(name for name in drop if drop[name]), *asked, *order}
+    }
+    of_columns = msgspec.structs.replace(
+        changes,
+        add=tuple(one for one in changes.add if not named(one.name, before).path),
+        drop=tuple(text for text in changes.drop if not named(text, before).path),
+        rename={text: value for text, value in changes.rename.items() if not named(text, before).path},
+        widen={text: value for text, value in changes.widen.items() if not named(text, before).path},
+        comment={text: value for text, value in changes.comment.items() if not named(text, before).path},
+        order=tuple(text for text in changes.order if not named(text, after).path),
+    )
+    return of_columns, fields
 
 
 def _checks(table: Table, columns: tuple[Column, ...], changes: ColumnChanges) -> tuple[Check, ...] | msgspec.UnsetType:

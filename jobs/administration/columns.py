@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from epochlake.jobs.replicas.schema import delta_type
 from epochlake.metastore.metadata.model import Column
+from epochlake.placement.column_ddl import delta_type
 from epochlake.placement.errors import InvalidRequest
 
 _NULLABILITY = re.compile(r"\s+(not\s+)?null\s*\Z", re.IGNORECASE)
 _DEFAULT = re.compile(r"\s+default\s+('(?:[^']|'')*'|[^\s']\S*)\s*\Z", re.IGNORECASE)
-_NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s`,]+))\s+(.+)\Z", re.DOTALL)
+_NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|((?:`(?:[^`]|``)+`|[^\s`,])+))\s+(.+)\Z", re.DOTALL)
 _OPENING, _CLOSING = "<(", ">)"
 
 

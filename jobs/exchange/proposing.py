@@ -13,8 +13,8 @@ from epochlake.jobs.exchange.delta_sources import is_delta, open_delta, rows_of_
 from epochlake.jobs.exchange.row_files import Format, batches_of
 from epochlake.jobs.exchange.sources import ROWS_OF_PART, in_parts, sources_of
 from epochlake.jobs.gate.arrow_types import type_name
-from epochlake.jobs.replicas.schema import delta_type
 from epochlake.metastore.metadata.model import Column
+from epochlake.placement.column_ddl import delta_type
 from epochlake.placement.errors import InvalidRequest, words_of
 
 KEY_NAMES = re.compile(r"(^|_)(id|key|uuid|guid)$", re.IGNORECASE)

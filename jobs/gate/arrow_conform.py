@@ -13,6 +13,7 @@ from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.jobs.gate.fitting import canonical, is_same_type, misfit, require_fitting_columns, wrong_type
 from epochlake.jobs.gate.python_values import UnfitValue, array_of
 from epochlake.jobs.replicas.file_columns import filled
+from epochlake.jobs.replicas.struct_columns import as_declared, completed, fields_of
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest, words_of
 
@@ -131,6 +132,9 @@ def _of_pandas(frame: pd.DataFrame, table: Table, columns: Sequence[Column]) -> 
 
 
 def _of_values(values: Sequence[object], column: Column, table: Table) -> pa.Array:
+    fields = fields_of(column)
+    if fields is not None:
+        values = [completed(value, fields) for value in values]
     try:
         return array_of(values, arrow_type(column.type))
     except UnfitValue as error:
@@ -170,7 +174,8 @@ def _cast(values: pa.ChunkedArray, column: Column, table: Table) -> pa.ChunkedAr
     try:
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
-        return values.cast(wanted)
+        fields = fields_of(column)
+        return values.cast(wanted) if fields is None else as_declared(values, fields)
     except pa.ArrowException as error:
         problem = f"column {column.name} is {canonical(column.type)}, and has a value that this cannot hold"
         raise misfit(table, [f"{problem}: {words_of(error)}"]) from error

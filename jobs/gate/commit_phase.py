@@ -36,8 +36,9 @@ from epochlake.jobs.replicas.stored import is_stored
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import DroppedColumn, Table, VolumeId
+from epochlake.metastore.metadata.model import DroppedColumn, DroppedField, Table, VolumeId
 from epochlake.metastore.metadata.placements import Since, TablePlacements, highs, ranges_within
+from epochlake.metastore.metadata.struct_fields import places, tree_of
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import ConsistencyLevel, is_satisfied
 from epochlake.placement.rejections import Code
@@ -393,16 +394,22 @@ class CommitPhase:
                 short.update(one.ranges)
         return sorted(short)
 
-    def _lost_columns(self, metadata: ClusterMetadata) -> list[DroppedColumn]:
-        """The columns that were dropped since the files were made for their version of the table.
+    def _lost_columns(self, metadata: ClusterMetadata) -> list[DroppedColumn | DroppedField]:
+        """The columns, and the fields in them, that were dropped since the files were made for their version of the
+        table.
 
         Whatever else became of columns, files of an older version are read as the table is now (file_columns.py).
         """
         now, then = metadata.schema.tables[self._batch.table.table_id], self._batch.table
         if now.version == then.version or self._batch.deletes:
             return []
-        written = {column.column_id for column in then.numbered}
-        return [one for one in now.dropped if one.column_id in written]
+        written = {column.column_id: column for column in then.numbered}
+        lost: list[DroppedColumn | DroppedField] = [one for one in now.dropped if one.column_id in written]
+        for field in now.dropped_fields:
+            column = written.get(field.column_id)
+            if column is not None and any(one.stored_path == field.stored_path for one in places(tree_of(column))):
+                lost.append(field)
+        return lost
 
     def _is_of_before(self, metadata: ClusterMetadata) -> bool:
         """Whether the files cannot land in the table as it is now."""

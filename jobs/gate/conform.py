@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from epochlake.jobs.gate.fitting import canonical, is_same_type, require_fitting_columns
+from epochlake.jobs.gate.fitting import VOID, canonical, is_same_type, require_fitting_columns
 from epochlake.jobs.replicas.file_columns import default_sql
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.schema import DELETED
 from epochlake.metastore.metadata.model import Column, Table
+from epochlake.metastore.metadata.struct_fields import ArrayOf, MapOf, StructOf, Tree, of_type, tree_of, type_of
+from epochlake.placement.column_ddl import ddl_of, delta_type
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import TOKEN, Interval, with_token
 from msgspec import UNSET
@@ -88,6 +90,33 @@ def _as_declared(column: Column, given: str | None) -> SparkColumn:
         missing = F.lit(None).cast(column.type) if column.default is UNSET else F.expr(default_sql(column))
         return missing.alias(column.name)
     named = F.col(f"`{column.name}`")
-    if is_same_type(canonical(given), canonical(column.type)):
+    have, wanted = canonical(given), canonical(column.type)
+    if have == wanted:
         return named
+    if column.fields is not UNSET and not is_same_type(have, wanted) and have != VOID:
+        # Spark casts structs field by field in their order: each is put where it belongs first.
+        named = _in_order(named, of_type(delta_type(given)), tree_of(column))
     return named.cast(column.type).alias(column.name)
+
+
+def _in_order(values: SparkColumn, have: Tree, wanted: Tree) -> SparkColumn:
+    """Values with the fields that are wanted, each found by its name; null for one that they leave out."""
+    if type_of(have) == type_of(wanted):
+        return values
+    match have, wanted:
+        case StructOf(), StructOf():
+            given = {one.name: one.type for one in have.members}
+            fields = [
+                (
+                    _in_order(values.getField(one.name), given[one.name], one.type)
+                    if one.name in given
+                    else F.lit(None).cast(ddl_of(type_of(one.type)))
+                ).alias(one.name)
+                for one in wanted.members
+            ]
+            return F.when(values.isNotNull(), F.struct(*fields))
+        case ArrayOf(), ArrayOf():
+            return F.transform(values, lambda one: _in_order(one, have.element, wanted.element))
+        case MapOf(), MapOf():
+            return F.transform_values(values, lambda _, one: _in_order(one, have.value, wanted.value))
+    return values

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from epochlake.jobs.replicas.schema import DeltaType, delta_type
+import msgspec
 from epochlake.metastore.metadata.model import Column, Table
+from epochlake.metastore.metadata.struct_fields import ArrayOf, Leaf, MapOf, StructOf, Tree, of_type, places, tree_of
+from epochlake.placement.column_ddl import DeltaType, ddl_of, delta_type
 from epochlake.placement.errors import InvalidRequest
 
 VOID = "void"
@@ -54,8 +56,9 @@ def require_fitting_columns(table: Table, columns: Sequence[Column], given: Sequ
             if table.may_be_left_out(column):
                 continue
             problems.append(f"column {column.name} ({wanted}) is missing")
-        elif not _fits(canonical(types[column.name]), wanted):
+        elif not _fits(canonical(types[column.name]), wanted) and not has_its_fields(column, types[column.name]):
             problems.append(wrong_type(column, types[column.name]))
+            problems += _what_became_of_fields(table, column)
     if problems:
         raise misfit(table, problems, columns)
 
@@ -76,6 +79,23 @@ def _what_became(table: Table, names: Collection[str]) -> list[str]:
     became = {one.name: f"{one.name} was dropped by epoch {one.epoch}" for one in table.dropped}
     became |= {one.stored_name: f"{one.stored_name} is called {one.name} now" for one in table.columns}
     return [became[name] for name in unknown if name in became]
+
+
+def _what_became_of_fields(table: Table, column: Column) -> list[str]:
+    """What happened to fields of a column, for whom it has another type than was thought."""
+    if column.fields is msgspec.UNSET:
+        return []
+    became = [
+        f"{one.name} was dropped by epoch {one.epoch}"
+        for one in table.dropped_fields
+        if one.column_id == column.column_id
+    ]
+    renamed = [
+        f"{'.'.join((column.name, *one.path[:-1], one.stored_path[-1]))} is called {one.member.name} now"
+        for one in places(tree_of(column))
+        if one.path[-1] != one.stored_path[-1] and "#" not in one.stored_path[-1]
+    ]
+    return [*became, *renamed]
 
 
 def wrong_type(column: Column, given: str) -> str:
@@ -105,6 +125,38 @@ def canonical(type_name: str) -> str:
 def is_same_type(one: str, other: str) -> bool:
     """Whether two types in the canonical spelling are one, upper and lower case of fields aside."""
     return one.lower().replace(" ", "") == other.lower().replace(" ", "")
+
+
+def has_its_fields(column: Column, given: str) -> bool:
+    """Whether values of another type have the fields of a column that says them: each by its name, in any order, of its
+    type or of one that can be widened to it, those that were added perhaps not.
+    """
+    if column.fields is msgspec.UNSET:
+        return False
+    try:
+        return _has_fields(of_type(delta_type(given)), tree_of(column))
+    except InvalidRequest:  # of a type that no table has
+        return False
+
+
+def _has_fields(have: Tree, wanted: Tree) -> bool:
+    match have, wanted:
+        case StructOf(), StructOf():
+            given = {one.name: one.type for one in have.members}
+            known = {one.name: one for one in wanted.members}
+            return (
+                len(given) == len(have.members)
+                and given.keys() <= known.keys()
+                and all(one.added for name, one in known.items() if name not in given)
+                and all(_has_fields(type_, known[name].type) for name, type_ in given.items())
+            )
+        case ArrayOf(), ArrayOf():
+            return _has_fields(have.element, wanted.element)
+        case MapOf(), MapOf():
+            return _has_fields(have.key, wanted.key) and _has_fields(have.value, wanted.value)
+        case Leaf(), Leaf():
+            return _fits(ddl_of(have.type), ddl_of(wanted.type))
+    return False
 
 
 def _fits(have: str, wanted: str) -> bool:

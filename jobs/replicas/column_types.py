@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pyarrow as pa
-from epochlake.jobs.replicas.schema import DeltaType, delta_type
+from epochlake.placement.column_ddl import DeltaType, delta_type
 
 _PRIMITIVES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -25,10 +25,11 @@ _PRIMITIVES: dict[str, pa.DataType] = {
 
 def arrow_type(ddl: str) -> pa.DataType:
     """The Arrow type that values of a column have: what Spark gives Arrow, its timestamps in UTC."""
-    return _arrow_type(delta_type(ddl))
+    return arrow_type_of(delta_type(ddl))
 
 
-def _arrow_type(type_: DeltaType) -> pa.DataType:
+def arrow_type_of(type_: DeltaType) -> pa.DataType:
+    """`arrow_type` of a type that has been read."""
     match type_:
         case str() if type_ in _PRIMITIVES:
             return _PRIMITIVES[type_]
@@ -36,9 +37,9 @@ def _arrow_type(type_: DeltaType) -> pa.DataType:
             precision, scale = (int(number) for number in re.findall(r"\d+", type_))
             return pa.decimal128(precision, scale)
         case {"type": "array", "elementType": element}:
-            return pa.list_(pa.field("element", _arrow_type(element)))  # type: ignore[arg-type]
+            return pa.list_(pa.field("element", arrow_type_of(element)))  # type: ignore[arg-type]
         case {"type": "map", "keyType": key, "valueType": value}:
-            return pa.map_(_arrow_type(key), _arrow_type(value))  # type: ignore[arg-type]
+            return pa.map_(arrow_type_of(key), arrow_type_of(value))  # type: ignore[arg-type]
         case _:
             fields = type_["fields"]
-            return pa.struct([(one["name"], _arrow_type(one["type"])) for one in fields])  # type: ignore[attr-defined]
+            return pa.struct([(one["name"], arrow_type_of(one["type"])) for one in fields])  # type: ignore[attr-defined]

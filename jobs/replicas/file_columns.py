@@ -2,7 +2,8 @@
 
 A column has one name in files for ever, whatever it is called now, and no other column ever gets that name. So a file
 of any version of the table is read as the table is now: what was renamed under its new name, what was dropped not at
-all, what was added later with its default, what was widened as the wider type. Everything above files and everything
+all, what was added later with its default, what was widened as the wider type. The same is true of fields of structs
+(struct_columns.py). Everything above files and everything
 that joins, merges or filters rows knows the names of now only (docs/decisions/068-columns-in-files.md).
 """
 
@@ -17,14 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.replicas.column_types import arrow_type
 from epochlake.jobs.replicas.schema import DELETED, spark_ddl
+from epochlake.jobs.replicas.struct_columns import FIELD_ID, as_now, as_stored, fields_of, stored_ddl
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest, words_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-
-_FIELD_ID = b"PARQUET:field_id"
 
 
 class FileColumns(msgspec.Struct, frozen=True, dict=True):
@@ -52,6 +53,17 @@ class FileColumns(msgspec.Struct, frozen=True, dict=True):
         column = self._by_name.get(name)
         return column is not None and column.column_id is not msgspec.UNSET and column.column_id > self.created
 
+    def says_fields(self, name: str) -> bool:
+        """Whether files may have other fields in a column than it has now."""
+        column = self._by_name.get(name)
+        return column is not None and fields_of(column) is not None
+
+    def values_now(self, name: str, stored: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Values of a column as a file has them, with the fields that it has now; their types stay where it says none."""
+        column = self._by_name.get(name)
+        tree = None if column is None else fields_of(column)
+        return stored if tree is None else as_now(stored, tree)
+
     def filled(self, name: str, rows: int) -> pa.Array:
         """Values of a column for the rows of a file that does not have it."""
         return filled(self._by_name[name], rows)
@@ -63,7 +75,8 @@ class FileColumns(msgspec.Struct, frozen=True, dict=True):
             declared, stored_name = self.declared_type(name), self.stored_name(name)
             if stored_name in stored.column_names:
                 found = stored.column(stored_name)
-                columns[name] = found if declared is None or pa.types.is_nested(declared) else found.cast(declared)
+                nested = declared is None or pa.types.is_nested(declared)
+                columns[name] = self.values_now(name, found) if nested else found.cast(declared)
             elif declared is None:
                 columns[name] = pa.nulls(stored.num_rows)
             else:
@@ -80,15 +93,17 @@ class FileColumns(msgspec.Struct, frozen=True, dict=True):
 
     def as_stored(self, rows: pa.Table) -> pa.Table:
         """Rows as a file keeps them: under their names in files, each with its number as Parquet's field id."""
-        fields = []
-        for field in rows.schema:
+        fields, columns = [], []
+        for field, values in zip(rows.schema, rows.columns, strict=True):
             column = self._by_name.get(field.name)
-            if column is None:
-                fields.append(field)
-                continue
-            number = {_FIELD_ID: str(column.column_id).encode()}
-            fields.append(pa.field(column.stored_name, field.type, field.nullable, number))
-        return pa.table(rows.columns, schema=pa.schema(fields))
+            if column is not None:
+                tree = fields_of(column)
+                values = values if tree is None else as_stored(values, tree)
+                number = {FIELD_ID: str(column.column_id).encode()}
+                field = pa.field(column.stored_name, values.type, field.nullable, number)
+            fields.append(field)
+            columns.append(values)
+        return pa.table(columns, schema=pa.schema(fields))
 
     def spark_schema(self, others: str) -> StructType:
         """What Spark reads of a file, and `others`: names in files, types of now, and what it shows where a file has no
@@ -96,7 +111,9 @@ class FileColumns(msgspec.Struct, frozen=True, dict=True):
         """
         from pyspark.sql.types import StructType
 
-        stored = [msgspec.structs.replace(column, name=column.stored_name) for column in self.columns]
+        stored = [
+            msgspec.structs.replace(column, name=column.stored_name, type=stored_ddl(column)) for column in self.columns
+        ]
         read = StructType.fromDDL(f"{spark_ddl(stored)}, {others}")
         assert isinstance(read, StructType)
         for column, field in zip(self.columns, read.fields, strict=False):
@@ -109,8 +126,13 @@ class FileColumns(msgspec.Struct, frozen=True, dict=True):
         """A frame of what files have, under the names of now, with `others` as they are."""
         from pyspark.sql import functions as F
 
+        def called(column: Column) -> SparkColumn:
+            stored = F.col(f"`{column.stored_name}`")
+            # Spark casts a struct field by field in their order, whatever they are called.
+            return stored if stored_ddl(column) == column.type else stored.cast(column.type)
+
         # What Spark is told of defaults is no matter of who reads the rows.
-        columns = [F.col(f"`{column.stored_name}`").alias(column.name, metadata={}) for column in self.columns]
+        columns = [called(column).alias(column.name, metadata={}) for column in self.columns]
         return frame.select(*columns, *(F.col(f"`{name}`") for name in others))
 
 

@@ -116,7 +116,8 @@ def _read_schema(
         if stored_name in stored.names:
             type_ = stored.field(stored_name).type
             is_wider = declared is not None and not pa.types.is_nested(declared) and declared != type_
-            fields.append(pa.field(name, of_type(declared if is_wider else type_)))
+            as_declared = is_wider or (known_as is not None and known_as.says_fields(name))
+            fields.append(pa.field(name, of_type(declared if as_declared else type_)))
         elif known_as is not None and known_as.may_be_absent(name):
             fields.append(pa.field(name, of_type(declared)))
         else:
@@ -130,7 +131,9 @@ def _as_now(source: pq.ParquetFile, schema: pa.Schema, group: int, known_as: Fil
     stored = {name: known_as.stored_name(name) for name in schema.names}
     rows = source.read_row_group(group, [name for name in stored.values() if name in there], use_threads=False)
     columns = [
-        rows.column(stored_name) if stored_name in there else known_as.filled(name, rows.num_rows)
+        known_as.values_now(name, rows.column(stored_name))
+        if stored_name in there
+        else known_as.filled(name, rows.num_rows)
         for name, stored_name in stored.items()
     ]
     return pa.table(columns, names=schema.names).cast(schema)

@@ -30,6 +30,7 @@ TABLET_REPLICATION = "tablet-replication"
 INITIAL_CHECKS = "initial-checks"
 KEYSPACE_NAMES = "keyspace-names"
 TIME_TO_LIVE = "time-to-live"
+STRUCT_FIELDS = "struct-fields"
 
 FEATURES = (
     Feature(ANNOUNCEMENTS, "agents say in the log which version of the product runs on their node", 7),
@@ -41,6 +42,7 @@ FEATURES = (
     Feature(INITIAL_CHECKS, "tables are created with checks", 7),
     Feature(KEYSPACE_NAMES, "keyspaces get other names", 7),
     Feature(TIME_TO_LIVE, "rows of tables expire by a column with their time", 7),
+    Feature(STRUCT_FIELDS, "fields of structs within columns are altered", 7),
 )
 
 SUPPORTED = tuple(feature.name for feature in FEATURES)

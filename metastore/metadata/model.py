@@ -119,12 +119,25 @@ class Keyspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return 0 if self.named is msgspec.UNSET else self.named
 
 
+class StructField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A field of a struct within a column: its number, which no column and no other field of the table ever has, and
+    its name in files, for ever. `added`: the struct got it later, so that there may be files without it.
+    """
+
+    field_id: int
+    stored_as: str
+    added: bool = False
+    comment: str | msgspec.UnsetType = msgspec.UNSET
+
+
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`type` is a Spark SQL type as DDL (`bigint`, `decimal(10,2)`, `array<string>`, …).
 
     `column_id` is its number in its table, never used again; of a table that was never altered it is not said, and
     columns are numbered by their places. `stored_as` is its name in files, for ever: where it is not said, its name.
     `default`: what rows have that were written before there was the column, and those that do not give it, as text.
+    `fields`: the fields of all structs in `type`, in the order in which they begin there; not said until one changes,
+    and then they are called in files as they are here (struct_fields.py).
     """
 
     name: str
@@ -134,6 +147,7 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stored_as: str | msgspec.UnsetType = msgspec.UNSET
     default: str | msgspec.UnsetType = msgspec.UNSET
     comment: str | msgspec.UnsetType = msgspec.UNSET
+    fields: tuple[StructField, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def stored_name(self) -> str:
@@ -147,6 +161,17 @@ class DroppedColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     column_id: int
     name: str
     stored_as: str
+    epoch: int
+
+
+class DroppedField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A field that a column had until `epoch`. `name` was its path then; `stored_path` are the names in files from the
+    column to it, which no other field ever gets.
+    """
+
+    column_id: int
+    name: str
+    stored_path: tuple[str, ...]
     epoch: int
 
 
@@ -202,13 +227,14 @@ class CompactionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 class Alterations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What became of the columns of a table: the `epoch` of the last change, how many columns it was `created` with,
-    the highest number that a column has had, and those that were dropped.
+    the highest number that a column or a field has had, and those that were dropped.
     """
 
     epoch: int
     created: int
     last_column_id: int
     dropped: tuple[DroppedColumn, ...] = ()
+    dropped_fields: tuple[DroppedField, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -275,6 +301,13 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The columns that it had once."""
         return () if self.alterations is msgspec.UNSET else self.alterations.dropped
 
+    @property
+    def dropped_fields(self) -> tuple[DroppedField, ...]:
+        """The fields that structs in its columns had once."""
+        if self.alterations is msgspec.UNSET or self.alterations.dropped_fields is msgspec.UNSET:
+            return ()
+        return self.alterations.dropped_fields
+
     def may_be_left_out(self, column: Column) -> bool:
         """Whether rows may be written without a column: who has written all the time need not know of a new one."""
         if column.default is not msgspec.UNSET:
@@ -284,7 +317,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def last_column_id(self) -> int:
-        """The highest number that a column of it has had."""
+        """The highest number that a column of it, or a field within one, has had."""
         return len(self.columns) if self.alterations is msgspec.UNSET else self.alterations.last_column_id
 
 

@@ -14,8 +14,10 @@ import msgspec
 from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.events.schema import check_table_columns
 from epochlake.metastore.metadata.events.table_checks import require_checks
+from epochlake.metastore.metadata.events.table_fields import dropped_fields, field_numbers, require_fields
 from epochlake.metastore.metadata.events.table_lifetimes import require_kept
-from epochlake.metastore.metadata.model import Alterations, Check, Column, DroppedColumn, Table
+from epochlake.metastore.metadata.features import STRUCT_FIELDS
+from epochlake.metastore.metadata.model import Alterations, Check, Column, DroppedColumn, DroppedField, Table
 from epochlake.placement.rejections import Code
 from epochlake.placement.widening import is_wider
 
@@ -39,6 +41,10 @@ class AlterColumns(Event, frozen=True):
     columns: tuple[Column, ...]
     checks: tuple[Check, ...] | msgspec.UnsetType = msgspec.UNSET
 
+    def features_used(self) -> tuple[str, ...]:
+        fields = any(column.fields is not msgspec.UNSET for column in self.columns)
+        return (*self.features_of_kind(), *((STRUCT_FIELDS,) if fields else ()))
+
     def check(self, metadata: ClusterMetadata) -> None:
         table = metadata.table(self.name)
         require(table.table_id == self.table_id, Code.STALE_PLAN, f"{self.name} is another table by now")
@@ -60,6 +66,7 @@ class AlterColumns(Event, frozen=True):
                 hint="Make another table with the key that you want, and write the rows there",
             )
         for number, column in after.items():
+            require_fields(table, before.get(number), column)
             if number in before:
                 _require_kept(table, before[number], column)
             else:
@@ -78,12 +85,17 @@ class AlterColumns(Event, frozen=True):
             if column.column_id not in kept
         )
         created = len(table.columns) if table.alterations is msgspec.UNSET else table.alterations.created
-        last = max([table.last_column_id, *map(_number, self.columns)])
+        fields = [number for column in self.columns for number in field_numbers(column)]
+        last = max([table.last_column_id, *map(_number, self.columns), *fields])
         checks = tuple(one if one.epoch else msgspec.structs.replace(one, epoch=epoch) for one in self._checks(table))
         altered = msgspec.structs.replace(_altered(table, self.columns), epoch=epoch, checks=checks or msgspec.UNSET)
         if self.columns != table.numbered or _said(checks) != _said(table.checked):
             altered = msgspec.structs.replace(
-                altered, version=state_id, alterations=Alterations(epoch, created, last, (*table.dropped, *gone))
+                altered,
+                version=state_id,
+                alterations=Alterations(
+                    epoch, created, last, (*table.dropped, *gone), self._dropped_fields(table, epoch) or msgspec.UNSET
+                ),
             )
         tables = {**metadata.schema.tables, self.table_id: altered}
         return msgspec.structs.replace(
@@ -94,6 +106,11 @@ class AlterColumns(Event, frozen=True):
         checks = [] if self.checks is msgspec.UNSET else [one.name for one in self.checks]
         told = f", checked by {', '.join(checks)}" if checks else ""
         return f"table {self.name} has the columns {', '.join(column.name for column in self.columns)}{told}"
+
+    def _dropped_fields(self, table: Table, epoch: int) -> tuple[DroppedField, ...]:
+        before = {column.column_id: column for column in table.numbered}
+        kept = [(before[column.column_id], column) for column in self.columns if column.column_id in before]
+        return (*table.dropped_fields, *(one for was, now in kept for one in dropped_fields(was, now, epoch)))
 
     def _checks(self, table: Table) -> tuple[Check, ...]:
         return table.checked if self.checks is msgspec.UNSET else self.checks
@@ -117,8 +134,9 @@ def _number(column: Column) -> int:
 
 
 def _require_whole(table: Table, columns: tuple[Column, ...]) -> None:
-    """That every column says its number and its name in files, and that no two share one."""
+    """That every column says its number and its name in files, and that no two share one, nor a field a number."""
     numbers, names = [column.column_id for column in columns], [column.stored_as for column in columns]
+    numbers += [number for column in columns for number in field_numbers(column)]
     require(
         msgspec.UNSET not in numbers and msgspec.UNSET not in names,
         Code.INVALID_EVENT,
@@ -147,7 +165,7 @@ def _require_kept(table: Table, before: Column, after: Column) -> None:
         hint="Make another table with the key that you want, and write the rows there",
     )
     require(
-        before.type == after.type or is_wider(before.type, after.type),
+        before.type == after.type or is_wider(before.type, after.type) or after.fields is not msgspec.UNSET,
         Code.NARROWER_TYPE,
         f"column {before.name!r} of {table.full_name} is {before.type}, and cannot become {after.type}",
         hint="Wider are smallint, int, bigint of tinyint; double of float and of int; decimals with more digits before "

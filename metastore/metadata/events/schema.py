@@ -182,6 +182,11 @@ class CreateTable(Event, frozen=True):
             Code.INVALID_EVENT,
             f"table {table.full_name} is new: its replicas are in the directory of its keyspace",
         )
+        require(
+            all(column.fields is msgspec.UNSET for column in table.columns),
+            Code.INVALID_EVENT,
+            f"table {table.full_name} is new: nothing is said of the fields of its columns",
+        )
         check_table_columns(table)
         # Nothing is known of it before this event: each of its checks is a new one.
         require_checks(msgspec.structs.replace(table, checks=msgspec.UNSET), table.numbered, table.checked)

@@ -42,7 +42,9 @@ class AlterTimeToLive(Event, frozen=True):
         altered = msgspec.structs.replace(
             table,
             columns=table.numbered,
-            alterations=Alterations(epoch, created, table.last_column_id, table.dropped),
+            alterations=Alterations(
+                epoch, created, table.last_column_id, table.dropped, table.dropped_fields or msgspec.UNSET
+            ),
             ttl=changed(table, self.ttl),
             version=state_id,
             epoch=epoch,

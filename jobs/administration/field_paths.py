@@ -1,0 +1,201 @@
+"""Fields within columns as people name them: `address.street`, `visits.element.page`, `prices.value.net`.
+
+What is asked of columns and of fields at once is parted here; struct_fields.py makes the columns of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.model import Column, Table
+from epochlake.metastore.metadata.struct_fields import (
+    FieldChanges,
+    Leaf,
+    Member,
+    Path,
+    StructOf,
+    Tree,
+    at,
+    changed,
+    of_type,
+    places,
+    tree_of,
+    with_tree,
+)
+from epochlake.placement.column_ddl import ddl_of, delta_type, quoted
+from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.rejections import Code
+
+_STEP = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
+
+
+class Named(NamedTuple):
+    """What a text names: a column, or with a path a field in it."""
+
+    column: str
+    path: Path
+
+
+def named(text: str, columns: Mapping[str, Column]) -> Named:
+    """The column of that name, or the field at that path; what is neither is taken for a column.
+
+    Dots part the steps of a path; a name with a dot is in backquotes. A column whose name is the whole text comes first.
+    """
+    if text in columns:
+        return Named(text, ())
+    steps = _steps(text)
+    if len(steps) > 1 and steps[0] in columns:
+        return Named(steps[0], tuple(steps[1:]))
+    return Named(text, ())
+
+
+def _steps(text: str) -> list[str]:
+    steps, position = [], 0
+    while position <= len(text):
+        match = _STEP.match(text, position)
+        if match is None:
+            return [text]
+        whole, plain = match.groups()
+        steps.append(plain if whole is None else whole.replace("``", "`"))
+        position = match.end()
+        if position < len(text) and text[position] != ".":
+            return [text]
+        position += 1
+    return steps
+
+
+class FieldRequest(msgspec.Struct, frozen=True):
+    """What is asked for of the fields of one column: `order` by paths of after, the rest by those of before."""
+
+    add: tuple[tuple[Path, Column], ...] = ()
+    drop: tuple[Path, ...] = ()
+    rename: Mapping[Path, str] = {}
+    widen: Mapping[Path, str] = {}
+    comment: Mapping[Path, str] = {}
+    order: tuple[Path, ...] = ()
+
+
+def columns_with(
+    table: Table, columns: Sequence[Column], requests: Mapping[str, FieldRequest], last: int
+) -> tuple[list[Column], int]:
+    """The columns with their fields changed, by their names of before, and the number that was given last.
+
+    Raises Rejected and InvalidRequest for what a column does not have, or cannot become.
+    """
+    made = []
+    for column in columns:
+        request = requests.get(column.name)
+        if request is not None:
+            column, last = _changed(table, column, request, last)
+        made.append(column)
+    return made, last
+
+
+def _changed(table: Table, column: Column, request: FieldRequest, last: int) -> tuple[Column, int]:
+    tree = tree_of(column)
+    require = _Known(table, column, tree)
+    for path in (*request.drop, *request.rename, *request.widen, *request.comment):
+        require.field(path)
+    for path in (*request.rename, *request.widen, *request.comment, *(path for path, _ in request.add)):
+        gone = next((one for one in request.drop if path[: len(one)] == one), None)
+        if gone is not None:
+            raise InvalidRequest(f"field {require.named(gone)} is to be dropped, and changed as well")
+    add: dict[Path, list[Member]] = defaultdict(list)
+    for path, new in request.add:
+        require.struct(path)
+        _require_plain(require.named((*path, new.name)), new)
+        add[path].append(Member(new.name, new.name, of_type(delta_type(new.type))))
+    for path, name in request.rename.items():
+        if "." in name or "`" in name:
+            raise InvalidRequest(
+                f"field {require.named(path)} cannot be called {name!r}", hint="Give the new name without its path"
+            )
+    changes = FieldChanges(
+        add=add,
+        drop=frozenset(request.drop),
+        rename=request.rename,
+        widen={path: require.widened(path, type_) for path, type_ in request.widen.items()},
+        comment={path: text or msgspec.UNSET for path, text in request.comment.items()},
+    )
+    taken: dict[Path, set[str]] = defaultdict(set)
+    for one in table.dropped_fields:
+        if one.column_id == column.column_id:
+            taken[one.stored_path[:-1]].add(one.stored_path[-1].lower())
+    made, last = changed(tree, changes, lambda path: frozenset(taken[path]), last)
+    if request.order:
+        made, last = changed(made, FieldChanges(order=_orders(table, column, made, request.order)), _none, last)
+    return with_tree(column, made), last
+
+
+def _none(_: Path) -> frozenset[str]:
+    return frozenset()
+
+
+def _orders(table: Table, column: Column, made: Tree, order: Iterable[Path]) -> dict[Path, list[str]]:
+    """Which fields come first, by the path of their struct."""
+    require = _Known(table, column, made)
+    first: dict[Path, list[str]] = defaultdict(list)
+    for path in order:
+        require.field(path)
+        if path[-1] in first[path[:-1]]:
+            raise InvalidRequest(f"the order of columns of {table.full_name} names a field twice")
+        first[path[:-1]].append(path[-1])
+    return first
+
+
+def _require_plain(name: str, new: Column) -> None:
+    """That nothing is asked for which only a column can have."""
+    if new.default is not msgspec.UNSET or not new.nullable:
+        raise InvalidRequest(
+            f"field {name} cannot have a default, or be not null",
+            hint="Add it without: rows that are there have null, and a check can ask for a value",
+        )
+
+
+class _Known(NamedTuple):
+    """What can be named within a column."""
+
+    table: Table
+    column: Column
+    tree: Tree
+
+    def named(self, path: Path) -> str:
+        return f"{'.'.join(quoted(step) for step in (self.column.name, *path))} of {self.table.full_name}"
+
+    def field(self, path: Path) -> Tree:
+        """Raises Rejected (unknown-column) where there is no such field."""
+        found = at(self.tree, path)
+        if found is None or not isinstance(at(self.tree, path[:-1]), StructOf):
+            raise self._unknown(f"{self.table.full_name} has no field {'.'.join((self.column.name, *path))}")
+        return found
+
+    def struct(self, path: Path) -> None:
+        """Raises Rejected (unknown-column) where there is no struct that could get a field."""
+        if not isinstance(at(self.tree, path), StructOf):
+            raise self._unknown(f"{'.'.join((self.column.name, *path))} of {self.table.full_name} is no struct")
+
+    def widened(self, path: Path, type_: str) -> Tree:
+        """The type as which a field is wanted. Raises Rejected (narrower-type) for one with parts."""
+        before, wanted = self.field(path), of_type(delta_type(type_))
+        if not isinstance(before, Leaf) or not isinstance(wanted, Leaf):
+            raise Rejected(
+                Code.NARROWER_TYPE,
+                f"field {self.named(path)} is of another kind than {ddl_of(delta_type(type_))}, or has parts",
+                hint="Widen the fields in it one by one",
+            )
+        return wanted
+
+    def _unknown(self, reason: str) -> Rejected:
+        known = [".".join((self.column.name, *one.path)) for one in places(self.tree)]
+        return Rejected(
+            Code.UNKNOWN_COLUMN,
+            reason,
+            hint=f"Column {self.column.name} has {', '.join(known)}"
+            if known
+            else f"Column {self.column.name} is {self.column.type}, and has no fields",
+        )
