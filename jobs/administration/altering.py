@@ -11,11 +11,11 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import msgspec
 from epochlake.jobs.administration.columns import parse_added
-from epochlake.jobs.administration.field_paths import FieldRequest, columns_with, named
+from epochlake.jobs.administration.field_paths import FieldRequest, columns_with, named, request_of
 from epochlake.jobs.administration.merge_barrier import let_merges_end
 from epochlake.jobs.administration.operators import OptionChanges, TableAlteration
 from epochlake.jobs.coordinator.fencing import Barrier, Fences, Sides
@@ -279,41 +279,27 @@ def _parted(table: Table, changes: ColumnChanges) -> tuple[ColumnChanges, dict[s
     before = {column.name: column for column in table.numbered}
     after = {changes.rename.get(name, name): column for name, column in before.items()}
     names_before = {changes.rename.get(name, name): name for name in before}
-    asked: dict[str, dict[str, dict[Path, str]]] = defaultdict(lambda: defaultdict(dict))
-    add, drop, order = defaultdict(list), defaultdict(list), defaultdict(list)
-    for new in changes.add:
-        where = named(new.name, before)
+    parts: dict[str, dict[str, list[tuple[Path, Any]]]] = defaultdict(lambda: defaultdict(list))
+
+    def is_column(kind: str, text: str, value: Any = None, known: Mapping[str, Column] = before) -> bool:
+        """Whether a text names a column; what names a field is noted."""
+        where = named(text, known)
         if where.path:
-            add[where.column].append((where.path[:-1], msgspec.structs.replace(new, name=where.path[-1])))
-    for text in changes.drop:
-        where = named(text, before)
-        drop[where.column] += [where.path] if where.path else []
-    for kind in ("rename", "widen", "comment"):
-        for text, value in getattr(changes, kind).items():
-            where = named(text, before)
-            if where.path:
-                asked[where.column][kind][where.path] = value
-    for text in changes.order:
-        where = named(text, after)
-        if where.path:
-            order[names_before[where.column]].append(where.path)
-    nullable = next((text for text in changes.nullable if named(text, before).path), None)
-    if nullable is not None:
-        raise InvalidRequest(f"field {nullable} of {table.full_name} may be null already: every field may")
-    fields = {
-        name: FieldRequest(tuple(add[name]), tuple(drop[name]), order=tuple(order[name]), **asked[name])
-        for name in {*add, *(name for name in drop if drop[name]), *asked, *order}
-    }
+            name = where.column if known is before else names_before[where.column]
+            parts[name][kind].append((where.path, value))
+        return not where.path
+
     of_columns = msgspec.structs.replace(
         changes,
-        add=tuple(one for one in changes.add if not named(one.name, before).path),
-        drop=tuple(text for text in changes.drop if not named(text, before).path),
-        rename={text: value for text, value in changes.rename.items() if not named(text, before).path},
-        widen={text: value for text, value in changes.widen.items() if not named(text, before).path},
-        comment={text: value for text, value in changes.comment.items() if not named(text, before).path},
-        order=tuple(text for text in changes.order if not named(text, after).path),
+        add=tuple(new for new in changes.add if is_column("add", new.name, new)),
+        drop=tuple(text for text in changes.drop if is_column("drop", text)),
+        rename={text: name for text, name in changes.rename.items() if is_column("rename", text, name)},
+        widen={text: type_ for text, type_ in changes.widen.items() if is_column("widen", text, type_)},
+        comment={text: said for text, said in changes.comment.items() if is_column("comment", text, said)},
+        nullable=tuple(text for text in changes.nullable if is_column("nullable", text)),
+        order=tuple(text for text in changes.order if is_column("order", text, known=after)),
     )
-    return of_columns, fields
+    return of_columns, {name: request_of(asked) for name, asked in parts.items()}
 
 
 def _checks(table: Table, columns: tuple[Column, ...], changes: ColumnChanges) -> tuple[Check, ...] | msgspec.UnsetType:

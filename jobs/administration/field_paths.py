@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from epochlake.metastore.errors import Rejected
@@ -24,6 +24,7 @@ from epochlake.metastore.metadata.struct_fields import (
     changed,
     of_type,
     places,
+    structs,
     tree_of,
     with_tree,
 )
@@ -44,7 +45,7 @@ class Named(NamedTuple):
 def named(text: str, columns: Mapping[str, Column]) -> Named:
     """The column of that name, or the field at that path; what is neither is taken for a column.
 
-    Dots part the steps of a path; a name with a dot is in backquotes. A column whose name is the whole text comes first.
+    Dots part the steps; a name with a dot is in backquotes. A column whose name is the whole text comes first.
     """
     if text in columns:
         return Named(text, ())
@@ -70,14 +71,36 @@ def _steps(text: str) -> list[str]:
 
 
 class FieldRequest(msgspec.Struct, frozen=True):
-    """What is asked for of the fields of one column: `order` by paths of after, the rest by those of before."""
+    """What is asked for of the fields of one column: `order` by paths of after, the rest by those of before. `add`: the
+    paths of the new ones.
+    """
 
-    add: tuple[tuple[Path, Column], ...] = ()
+    add: Mapping[Path, Column] = {}
     drop: tuple[Path, ...] = ()
     rename: Mapping[Path, str] = {}
     widen: Mapping[Path, str] = {}
     comment: Mapping[Path, str] = {}
+    nullable: tuple[Path, ...] = ()
     order: tuple[Path, ...] = ()
+
+
+def request_of(asked: Mapping[str, Sequence[tuple[Path, Any]]]) -> FieldRequest:
+    """A request of paths by its parts, each with what is to become of it. Raises InvalidRequest for a path twice."""
+    for paths in asked.values():
+        named_ = [path for path, _ in paths]
+        twice = next((path for path in named_ if named_.count(path) > 1), None)
+        if twice is not None:
+            raise InvalidRequest(f"field {'.'.join(twice)} is named twice", hint="Say once what becomes of it")
+    values = {kind: dict(paths) for kind, paths in asked.items()}
+    return FieldRequest(
+        add=values.get("add", {}),
+        drop=tuple(values.get("drop", ())),
+        rename=values.get("rename", {}),
+        widen=values.get("widen", {}),
+        comment=values.get("comment", {}),
+        nullable=tuple(values.get("nullable", ())),
+        order=tuple(values.get("order", ())),
+    )
 
 
 def columns_with(
@@ -101,15 +124,18 @@ def _changed(table: Table, column: Column, request: FieldRequest, last: int) -> 
     require = _Known(table, column, tree)
     for path in (*request.drop, *request.rename, *request.widen, *request.comment):
         require.field(path)
-    for path in (*request.rename, *request.widen, *request.comment, *(path for path, _ in request.add)):
+    if request.nullable:
+        raise InvalidRequest(f"field {require.named(request.nullable[0])} may be null already: every field may")
+    inside = (*request.rename, *request.widen, *request.comment, *(path[:-1] for path in request.add))
+    for path in inside:
         gone = next((one for one in request.drop if path[: len(one)] == one), None)
         if gone is not None:
             raise InvalidRequest(f"field {require.named(gone)} is to be dropped, and changed as well")
     add: dict[Path, list[Member]] = defaultdict(list)
-    for path, new in request.add:
-        require.struct(path)
-        _require_plain(require.named((*path, new.name)), new)
-        add[path].append(Member(new.name, new.name, of_type(delta_type(new.type))))
+    for path, new in request.add.items():
+        require.struct(path[:-1])
+        _require_plain(require.named(path), new)
+        add[path[:-1]].append(Member(path[-1], path[-1], of_type(delta_type(new.type))))
     for path, name in request.rename.items():
         if "." in name or "`" in name:
             raise InvalidRequest(
@@ -127,6 +153,13 @@ def _changed(table: Table, column: Column, request: FieldRequest, last: int) -> 
         if one.column_id == column.column_id:
             taken[one.stored_path[:-1]].add(one.stored_path[-1].lower())
     made, last = changed(tree, changes, lambda path: frozenset(taken[path]), last)
+    empty = [path for path, struct in structs(made) if not struct.members]
+    if empty:
+        raise Rejected(
+            Code.NO_COLUMNS,
+            f"struct {require.named(empty[0])} would have no field left",
+            hint="Drop the whole of it, or add a field as well",
+        )
     if request.order:
         made, last = changed(made, FieldChanges(order=_orders(table, column, made, request.order)), _none, last)
     return with_tree(column, made), last
@@ -142,8 +175,6 @@ def _orders(table: Table, column: Column, made: Tree, order: Iterable[Path]) -> 
     first: dict[Path, list[str]] = defaultdict(list)
     for path in order:
         require.field(path)
-        if path[-1] in first[path[:-1]]:
-            raise InvalidRequest(f"the order of columns of {table.full_name} names a field twice")
         first[path[:-1]].append(path[-1])
     return first
 

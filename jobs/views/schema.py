@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import numpy as np
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import Column, CompactionOptions, DroppedColumn, Table
+from epochlake.metastore.metadata.model import Column, CompactionOptions, DroppedColumn, DroppedField, Table
+from epochlake.metastore.metadata.struct_fields import places, tree_of
+from epochlake.placement.column_ddl import quoted
 from epochlake.placement.showing import Listing, Shown
 from epochlake.placement.tablets.tablet_map import NO_REPLICA
 
@@ -53,8 +55,22 @@ class TableOptions(Shown, msgspec.Struct, frozen=True):
     history_seconds: float = 0.0
 
 
+class FieldShown(Shown, msgspec.Struct, frozen=True):
+    """A field of a struct, by its path from its column on; `stored_as` is its own name in files. `added`: files from
+    before may lack it.
+    """
+
+    path: str
+    field_id: int
+    stored_as: str
+    added: bool
+    comment: str | None
+
+
 class ColumnShown(Shown, msgspec.Struct, frozen=True):
-    """A column; `column_id` is its number in the table, `stored_as` its name in files."""
+    """A column; `column_id` is its number in the table, `stored_as` its name in files. `fields`: those of structs in
+    it, where one of them was changed.
+    """
 
     name: str
     type: str
@@ -63,6 +79,7 @@ class ColumnShown(Shown, msgspec.Struct, frozen=True):
     stored_as: str
     default: str | None
     comment: str | None
+    fields: tuple[FieldShown, ...] = ()
 
 
 class CheckShown(Shown, msgspec.Struct, frozen=True):
@@ -86,8 +103,9 @@ class TtlShown(Shown, msgspec.Struct, frozen=True):
 
 class TableShown(Shown, msgspec.Struct, frozen=True):
     """A table in full; `version` is the state id of the last change of its columns, which came with `columns_epoch`:
-    null where they are as they were created. `dropped`: the columns that it had once. `checks`: what no row may make
-    false; rows from before a check was there may, until it is `validated`. `ttl`: null where no row has ever expired.
+    null where they are as they were created. `dropped` and `dropped_fields`: the columns that it had once, and the
+    fields within those that it has. `checks`: what no row may make false; rows from before a check was there may, until
+    it is `validated`. `ttl`: null where no row has ever expired.
 
     On the ring `tablets` are ranges, and `replicas_by_node` counts how many of them each node gets the writes of.
     """
@@ -108,6 +126,7 @@ class TableShown(Shown, msgspec.Struct, frozen=True):
     dropped: tuple[DroppedColumn, ...] = ()
     checks: tuple[CheckShown, ...] = ()
     ttl: TtlShown | None = None
+    dropped_fields: tuple[DroppedField, ...] = ()
 
 
 class DroppedTableRow(Shown, msgspec.Struct, frozen=True):
@@ -183,6 +202,7 @@ def shown_table(metadata: ClusterMetadata, name: str) -> TableShown:
             for one in table.checked
         ),
         ttl=_ttl(table),
+        dropped_fields=table.dropped_fields,
     )
 
 
@@ -205,6 +225,22 @@ def _shown(column: Column) -> ColumnShown:
         column.stored_name,
         None if column.default is msgspec.UNSET else column.default,
         None if column.comment is msgspec.UNSET else column.comment,
+        _fields(column),
+    )
+
+
+def _fields(column: Column) -> tuple[FieldShown, ...]:
+    if column.fields is msgspec.UNSET:
+        return ()
+    return tuple(
+        FieldShown(
+            ".".join(quoted(step) for step in (column.name, *path)),
+            field.field_id,
+            field.stored_as,
+            field.added,
+            None if field.comment is msgspec.UNSET else field.comment,
+        )
+        for path, _, field, _ in places(tree_of(column))
     )
 
 

@@ -64,8 +64,8 @@ class Place(NamedTuple):
 
 
 class FieldChanges(msgspec.Struct, frozen=True):
-    """What becomes of the fields of a column, by their paths of before. `add`: by the path of the struct, () for that of
-    the column. `comment`: UNSET takes it away. `order`: which fields come first, by their names of after.
+    """What becomes of the fields of a column, by their paths of before. `add`: by the path of the struct, () for that
+    of the column. `comment`: UNSET takes it away. `order`: which fields come first, by their names of after.
     """
 
     add: Mapping[Path, Sequence[Member]] = {}
@@ -108,6 +108,23 @@ def numbered(tree: Tree, last: int) -> tuple[Tree, int]:
 def places(tree: Tree) -> Iterator[Place]:
     """All fields, a struct before the fields in it."""
     return _places(tree, (), (), False)
+
+
+def structs(tree: Tree) -> Iterator[tuple[Path, StructOf]]:
+    """All structs, each by the path to it."""
+    match tree:
+        case ArrayOf():
+            inside: list[tuple[str, Tree]] = [(ELEMENT, tree.element)]
+        case MapOf():
+            inside = [(KEY, tree.key), (VALUE, tree.value)]
+        case StructOf():
+            yield (), tree
+            inside = [(one.name, one.type) for one in tree.members]
+        case _:
+            return
+    for step, part in inside:
+        for path, struct in structs(part):
+            yield (step, *path), struct
 
 
 def type_of(tree: Tree, *, stored: bool = False) -> DeltaType:
@@ -155,9 +172,7 @@ def at(tree: Tree, path: Path) -> Tree | None:
     return tree
 
 
-def changed(
-    tree: Tree, changes: FieldChanges, taken: Callable[[Path], frozenset[str]], last: int
-) -> tuple[Tree, int]:
+def changed(tree: Tree, changes: FieldChanges, taken: Callable[[Path], frozenset[str]], last: int) -> tuple[Tree, int]:
     """The tree after changes of fields that it has, each with a number, those that have none from `last` + 1 on; and
     the last number that was given. `taken`: the names in files, in small letters, of the fields that a struct had once,
     by its path in files.

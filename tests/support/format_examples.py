@@ -78,6 +78,7 @@ from epochlake.metastore.metadata.model import (
     Keyspace,
     PlacementKind,
     RequestKind,
+    StructField,
     Table,
     TabletOptions,
     TimeToLive,
@@ -96,6 +97,20 @@ COLUMNS = (Column("id", "bigint", nullable=False), Column("note", "array<string>
 ALTERED = (
     Column("number", "bigint", nullable=False, column_id=1, stored_as="id"),
     Column("note", "string", column_id=4, stored_as="note#4", default="it's «new»", comment="what was said"),
+)
+FIELDED = (
+    *ALTERED,
+    Column(
+        "home",
+        "struct<road:string,zip:struct<code:bigint>>",
+        column_id=5,
+        stored_as="home",
+        fields=(
+            StructField(6, "street", comment="where"),
+            StructField(7, "zip", added=True),
+            StructField(8, "code"),
+        ),
+    ),
 )
 VOLUMES = (Volume(3, "d0", "/n2/d0", 1000), Volume(4, "d1", "s3://bucket/n2/d1", 2**40))
 REPLICAS = np.array([[1, 2], [2, 3], [3, -1], [1, 2]], dtype=np.int32)
@@ -244,6 +259,13 @@ EVENTS: dict[tuple[str, int], Event] = {
         "air.flights",
         "00000006-0000-7000-8000-000000000000",
         ALTERED,
+        (Check("named", "note is not null", (2,), 5, 6), Check("paid", "number >= 0 and note <> 'x'", (1, 2))),
+    ),
+    ("AlterColumns", 7): AlterColumns(
+        "t-1",
+        "air.flights",
+        "00000006-0000-7000-8000-000000000000",
+        FIELDED,
         (Check("named", "note is not null", (2,), 5, 6), Check("paid", "number >= 0 and note <> 'x'", (1, 2))),
     ),
     ("AlterTable", 4): AlterTable(

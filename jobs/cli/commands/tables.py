@@ -228,17 +228,28 @@ def alter(
         typer.Option(
             "--add",
             metavar="'NAME TYPE [NOT NULL] [DEFAULT VALUE]'",
-            help="A column that it gets; rows that are there have the default, or null. Or several, parted by commas.",
+            help="A column that it gets, or a field of a struct ('address.zip string'); rows that are there have the "
+            "default, or null. Or several, parted by commas.",
             show_default=False,
         ),
     ] = None,
     drop: Annotated[
         list[str] | None,
-        typer.Option("--drop", metavar="COLUMN[,COLUMN]", help="Columns that it has no more.", show_default=False),
+        typer.Option(
+            "--drop",
+            metavar="COLUMN[,COLUMN]",
+            help="Columns or fields that it has no more.",
+            show_default=False,
+        ),
     ] = None,
     rename: Annotated[
         list[str] | None,
-        typer.Option("--rename", metavar="OLD:NEW", help="Call a column otherwise; repeat.", show_default=False),
+        typer.Option(
+            "--rename",
+            metavar="OLD:NEW",
+            help="Call a column or a field otherwise (address.street:road); repeat.",
+            show_default=False,
+        ),
     ] = None,
     widen: Annotated[
         list[str] | None,
@@ -254,7 +265,11 @@ def alter(
     ] = None,
     order: Annotated[
         list[str] | None,
-        typer.Option("--order", metavar="COLUMN[,COLUMN]", help="The columns that come first, by their new names."),
+        typer.Option(
+            "--order",
+            metavar="COLUMN[,COLUMN]",
+            help="The columns or fields that come first, by their new names.",
+        ),
     ] = None,
     add_check: Annotated[
         list[str] | None,
@@ -274,6 +289,8 @@ def alter(
 ) -> None:
     """Change the columns of a table; when its rows expire; or how its tablets are sized, where they may go, and how it
     is compacted.
+
+    A field of a struct is named with dots: address.street; in an array visits.element.page, in a map prices.value.net.
 
     No row is touched. All that is said of columns becomes one epoch; a name that is used again never shows old values.
     """

@@ -105,11 +105,14 @@ def table_shown(shown: TableShown) -> list[RenderableType]:
             default = "" if column.default is None else f"default {column.default}"
             more = [str(column.column_id), Text(default), Text(column.comment or "")]
         columns.add_row(Text(column.name, style="bold" if key else ""), Text(column.type), note, *more)
+        for field in column.fields:
+            columns.add_row(Text(f"  {field.path}"), "", "", str(field.field_id), "", Text(field.comment or ""))
     by_node = filled(
         table("node", "replicas", right=["replicas"]), ((node, f"{n:,}") for node, n in shown.replicas_by_node.items())
     )
     facts = Text(f"id {shown.table_id}, last changed by epoch {shown.epoch}", style="bright_black")
     gone = [f"{one.name} (by epoch {one.epoch})" for one in shown.dropped]
+    gone += [f"{one.name} (by epoch {one.epoch})" for one in shown.dropped_fields]
     dropped = [Text(f"dropped: {', '.join(gone)}", style="bright_black")] if gone else []
     checks = [Text(), _checks(shown.checks)] if shown.checks else []
     return [

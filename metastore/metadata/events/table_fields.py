@@ -44,21 +44,15 @@ def require_fields(table: Table, before: Column | None, after: Column) -> None:
         )
         return
     was, now = _tree(before, name), _tree(after, name)
-    require(
-        before.name not in table.primary_key or before.fields == after.fields,
-        Code.KEY_COLUMN,
-        f"{name} is part of the primary key: its fields say where rows are",
-        hint="Make another table with the key that you want, and write the rows there",
-    )
+    require(bool(after.fields), Code.INVALID_EVENT, f"{name} is {after.type}, and has no fields")
     _require_same(_Within(table, before), was, now, (), ())
     renamed_or_gone = list(_renamed_or_gone(was, now))
     checks = [check.name for check in table.checked if after.column_id in check.columns]
     require(
         not checks or not renamed_or_gone,
         Code.CHECKED_COLUMN,
-        f"check {checks[0] if checks else ''!r} of {table.full_name} reads column {before.name!r}: its fields keep their "
-        "names, and stay",
-        hint=f"Drop the check first: --drop-check {checks[0] if checks else ''}",
+        f"check {', '.join(checks)} of {table.full_name} reads column {before.name!r}: its fields stay as they are",
+        hint=f"Drop the check first: --drop-check {','.join(checks)}",
     )
 
 
@@ -113,11 +107,12 @@ def _require_same(within: _Within, was: Tree, now: Tree, path: Path, stored: Pat
             _require_same(within, was.element, now.element, (*path, "element"), (*stored, "element"))
         case MapOf(), MapOf():
             require(
-                was.key == now.key or _unnumbered(was.key) == _unnumbered(now.key),
+                _called(was.key) == _called(now.key),
                 Code.KEY_COLUMN,
                 f"the keys of {within.named(path)} stay as they are: two could become one",
                 hint="Change the fields of its values",
             )
+            _require_same(within, was.key, now.key, (*path, "key"), (*stored, "key"))
             _require_same(within, was.value, now.value, (*path, "value"), (*stored, "value"))
         case StructOf(), StructOf():
             _require_same_struct(within, was, now, path, stored)
@@ -148,7 +143,6 @@ def _require_same_struct(within: _Within, was: StructOf, now: StructOf, path: Pa
             f"struct {named} would have a field {'' if twice is None else twice.name!r} twice",
             hint="Upper and lower case do not tell fields apart",
         )
-    require(bool(now.members), Code.NO_COLUMNS, f"struct {named} would have no field left", hint="Drop the whole of it")
     known = {one.stored_as: one for one in was.members}
     taken = {name.lower() for name in known} | within.dropped(stored)
     for one in now.members:
@@ -200,5 +194,6 @@ def _renamed_or_gone(was: Tree, now: Tree) -> Iterator[Place]:
             yield one
 
 
-def _unnumbered(tree: Tree) -> str:
+def _called(tree: Tree) -> str:
+    """A type with both names of each field."""
     return ddl_of(type_of(tree)) + ddl_of(type_of(tree, stored=True))

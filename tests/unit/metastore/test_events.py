@@ -68,7 +68,7 @@ from epochlake.placement.tablets.tablet_map import TabletMap
 from epochlake.placement.tablets.transitions import Kind, Stage
 from epochlake.placement.tokens import MAX_TABLET_BITS
 
-from tests.support import feature_event_cases, ring_event_cases
+from tests.support import feature_event_cases, ring_event_cases, struct_event_cases
 from tests.support.histories import INITIALISE, applied, joined, keyspace, register, small_cluster, table
 
 replace = msgspec.structs.replace
@@ -142,6 +142,7 @@ def scenes() -> dict[str, ClusterMetadata]:
         "merging one": applied([table("one", [[1, 2]]), table("two", [[1, 2], [2, 1]]), merge("id-two")], small),
         "as many tablets as there can be": with_tablets(small, 1 << MAX_TABLET_BITS),
         **feature_event_cases.scenes(),
+        **struct_event_cases.scenes(),
         **ring_event_cases.scenes(),
     }
 
@@ -513,6 +514,7 @@ REJECTED: list[tuple[str, object, str]] = [
     ("merging", FinishResize(FLIGHTS, 1), "siblings-apart"),
     # The ring
     *feature_event_cases.REJECTED,
+    *struct_event_cases.REJECTED,
     *ring_event_cases.REJECTED,
 ]
 
@@ -578,6 +580,7 @@ VALID: list[tuple[str, object]] = [
     ("splitting", FinishResize(FLIGHTS, 1)),
     ("merging one", FinishResize("id-two", 1)),
     *feature_event_cases.VALID,
+    *struct_event_cases.VALID,
     *ring_event_cases.VALID,
 ]
 
