@@ -245,6 +245,19 @@ def test_cells_are_what_volumes_hold_and_a_plan_moves_them() -> None:
         heat_of(joined(metadata, "n5"), sizes, plan=plan)
 
 
+def test_a_replica_of_no_bytes_is_drawn_and_none_is_not() -> None:
+    metadata = small_cluster()
+    held = metadata.tablets.maps["id-flights"]
+    replicas = {(volume - 1, tablet) for tablet in range(4) for volume in held.replicas(tablet)}
+    plan = BalancePlan(metadata.epoch, True, (MovePlanned(1, "air.flights", 2, "n3/d0", "n4/d0", 0, ""),), (), ())
+    figure = draw_heat(heat_of(metadata, {}, plan=plan), "empty")
+    now, after = ({(int(row), int(column)) for row, column in np.argwhere(~np.isnan(one.z))} for one in figure.data)
+    assert now == replicas
+    assert after == replicas - {(2, 2)} | {(3, 2)}
+    silent = draw_heat(heat_of(metadata, {}, unmeasured=[1]), "of a volume that is silent")
+    assert np.isnan(silent.data[0].z[0]).all()
+
+
 def test_a_thousand_nodes_and_a_hundred_thousand_tablets_are_cells_that_add_up() -> None:
     nodes, tablets = 1_000, 131_072
     metadata = applied([INITIALISE])
