@@ -36,7 +36,7 @@ OF_SPARK = ("table", "checkpointlocation", "queryname")
 """
 
 SYSTEM = "system."
-"""Begins the names of tables that are of the metadata. Tables of a keyspace with this name are read by a pipeline."""
+"""Begins the names of tables that are of the metadata. No keyspace gets this name; one that has it is read by a pipeline."""
 
 
 class ReadOptions(msgspec.Struct, frozen=True):
