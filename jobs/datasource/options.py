@@ -36,7 +36,9 @@ OF_SPARK = ("table", "checkpointlocation", "queryname")
 """
 
 SYSTEM = "system."
-"""Begins the names of tables that are of the metadata. No keyspace gets this name; one that has it is read by a pipeline."""
+"""Begins the names of tables that are of the metadata. No keyspace gets this name; one that has it from before is read
+by a pipeline.
+"""
 
 
 class ReadOptions(msgspec.Struct, frozen=True):

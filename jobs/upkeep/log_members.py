@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
+from epochlake.jobs.replicas.reachability import Probed, probe
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.errors import ConfigurationError
+from epochlake.metastore.log import generations
 from epochlake.metastore.log.generations import Generation
 from epochlake.metastore.log.log_place import LogWithMembers
 from epochlake.metastore.log.moving_members import MemberMover
+from epochlake.metastore.metadata.model import Node, NodeState, VolumeId
 from epochlake.metastore.metastore import log_below
+from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.log_members import Candidate, choose_members, member_count
+
+if TYPE_CHECKING:
+    from epochlake.jobs.cluster import Cluster
+
+DIRECTORY = "epochlake-log"
+"""Below a volume: the copy of the log of its node."""
+
+IN_MAINTENANCE = "it is in maintenance"
 
 
 class LogMemberRow(msgspec.Struct, frozen=True):
@@ -27,14 +41,36 @@ class LogMemberRow(msgspec.Struct, frozen=True):
     trouble: str
 
 
+class UnfinishedChange(msgspec.Struct, frozen=True):
+    """A change of the log members that was begun and not ended. `members`: those that it leads to, as they answer: each
+    of them that has promised `generation` takes nothing of the one before, so that commits may wait for the end.
+    """
+
+    generation: int
+    members: tuple[LogMemberRow, ...]
+
+
 class LogMembers(msgspec.Struct, frozen=True):
     """Who keeps copies of the log: `generation` is 0 before the first members were named. `unfinished`: the number of a
-    change that was begun and not ended, else null.
+    change that was begun and not ended, else null; `change`: the same with its members.
     """
 
     generation: int
     unfinished: int | None
     members: tuple[LogMemberRow, ...]
+    change: UnfinishedChange | None = None
+
+
+class MembersProposed(msgspec.Struct, frozen=True):
+    """The members that a cluster of `nodes` normal nodes is to have. `joining`: what is new, `leaving`: what goes.
+    `unavailable`: nodes that were not asked to keep a copy, each with why.
+    """
+
+    nodes: int
+    members: tuple[str, ...]
+    joining: tuple[str, ...]
+    leaving: tuple[str, ...]
+    unavailable: dict[str, str]
 
 
 class RootRestored(msgspec.Struct, frozen=True):
@@ -50,17 +86,102 @@ def describe(configuration: Configuration, storage: Storage) -> LogMembers:
     mover = _mover(_place(configuration, storage))
     generation, states = mover.describe()
     unfinished = mover.unfinished()
+    change = None
+    if unfinished is not None:
+        rows = tuple(LogMemberRow(*mover.state_of(uri)) for uri in unfinished.members)
+        change = UnfinishedChange(unfinished.number, rows)
     return LogMembers(
         generation.number if generation is not None else 0,
         unfinished.number if unfinished is not None else None,
         tuple(LogMemberRow(*state) for state in states),
+        change,
     )
 
 
-def reconfigure(configuration: Configuration, storage: Storage, cluster_id: str, members: Sequence[str]) -> Generation:
-    """Make these directories the log members. Raises as `MemberMover.reconfigure`."""
-    place = _place(configuration, storage)
-    return _mover(place).reconfigure(cluster_id, members, place.below.open())
+def propose(cluster: Cluster, members: Sequence[str] = ()) -> MembersProposed:
+    """What `reconfigure` would change: to `members`, else to as many as the size of the cluster asks for, each on a
+    volume of another normal node that answers, spread over datacenters and racks, with few changes.
+
+    Raises ConfigurationError where commits are acknowledged by the root alone; InvalidRequest when there are too few
+    nodes, or one of the directories cannot be a member.
+    """
+    place = _place(cluster.configuration, cluster.storage)
+    generation = generations.newest(place.storage, place.register)
+    now = generation.members if generation is not None else ()
+    metadata = cluster.catch_up()
+    normal = [node for node in metadata.directory.nodes.values() if node.state is NodeState.NORMAL and not node.lost]
+    unavailable: dict[str, str] = {}
+    if members:
+        chosen = generations.members_of(members)
+    else:
+        probed = probe(cluster.storage, metadata, [volume for node in normal for volume in node.volumes])
+        candidates = []
+        for node in normal:
+            found = _candidate(node, probed, now)
+            if isinstance(found, Candidate):
+                candidates.append(found)
+            else:
+                unavailable[node.name] = found
+        count = member_count(len(normal))
+        if len(candidates) < count or not count:
+            raise _too_few(len(normal), count, unavailable)
+        chosen = generations.members_of(one.place for one in choose_members(candidates, count))
+    return MembersProposed(
+        nodes=len(normal),
+        members=chosen,
+        joining=tuple(sorted(set(chosen) - set(now))),
+        leaving=tuple(sorted(set(now) - set(chosen))),
+        unavailable=dict(sorted(unavailable.items())),
+    )
+
+
+def _candidate(node: Node, probed: Mapping[VolumeId, Probed], now: Sequence[str]) -> Candidate | str:
+    """Where a node would keep its copy, or why it cannot."""
+    reason = "it has no volume"
+    found: list[Candidate] = []
+    for volume in node.volumes:
+        local = places.local_path(volume.uri)
+        if local is None:
+            reason = f"{volume.name} is on no file system"
+            continue
+        answer = probed[volume.volume_id]
+        if answer.obstacle is not None:
+            reason = answer.obstacle
+            continue
+        place = places.join(local, DIRECTORY)
+        found.append(Candidate(node.name, node.datacenter, node.rack, place, place in now))
+    best = min(found, key=lambda one: not one.is_member, default=None)
+    if best is None:
+        return reason
+    if node.maintenance and not best.is_member:
+        return IN_MAINTENANCE
+    return best
+
+
+def _too_few(nodes: int, count: int, unavailable: Mapping[str, str]) -> InvalidRequest:
+    if not count:
+        return InvalidRequest(
+            "no node is normal yet that could keep a copy of the log",
+            hint="Name directories of the first members, and choose them by --auto when nodes have joined",
+        )
+    said = "; ".join(f"{name}: {reason.rstrip('. ')}" for name, reason in sorted(unavailable.items()))
+    return InvalidRequest(
+        f"a cluster of {nodes} normal nodes is to have {count} log members, and fewer nodes can be one ({said})",
+        hint="Bring those nodes back, or name directories",
+    )
+
+
+def reconfigure(cluster: Cluster, proposed: MembersProposed, *, make_directories: bool = False) -> Generation:
+    """Make the members those that were proposed. Raises as `MemberMover.reconfigure`.
+
+    `make_directories`: of those that join, which were chosen below volumes that answer. Others have to be there, or
+    what is not mounted would be taken for an empty disk.
+    """
+    place = _place(cluster.configuration, cluster.storage)
+    if make_directories:
+        for uri in proposed.joining:
+            cluster.storage.create_directory(uri)
+    return _mover(place).reconfigure(cluster.metadata.identity.cluster_id, proposed.members, place.below.open())
 
 
 def resume(configuration: Configuration, storage: Storage) -> Generation:
@@ -69,8 +190,24 @@ def resume(configuration: Configuration, storage: Storage) -> Generation:
     mover = _mover(place)
     unfinished = mover.unfinished()
     if unfinished is None:
-        raise InvalidRequest("no change of the log members is unfinished")
+        raise _nothing_unfinished()
     return mover.carry_out(unfinished, place.below.open())
+
+
+def cancel(configuration: Configuration, storage: Storage) -> Generation:
+    """Go back to the members of before a change that was begun: a generation of its own, as promises are not taken
+    back. Raises InvalidRequest where no change is unfinished.
+    """
+    place = _place(configuration, storage)
+    mover = _mover(place)
+    current = generations.newest(place.storage, place.register)
+    if current is None or mover.unfinished() is None:
+        raise _nothing_unfinished()
+    return mover.reconfigure(current.cluster_id, current.members, place.below.open())
+
+
+def _nothing_unfinished() -> InvalidRequest:
+    return InvalidRequest("no change of the log members is unfinished")
 
 
 def recover(configuration: Configuration, storage: Storage, members: Sequence[str]) -> RootRestored:

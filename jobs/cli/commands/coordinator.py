@@ -63,6 +63,7 @@ def run(
             ),
         }
     from epochlake.jobs.upkeep.change_track import ChangeTrack
+    from epochlake.jobs.upkeep.log_member_track import LogMemberTrack, kept_automatically
 
     woken = threading.Event()
     spread |= {"beside": [ChangeTrack(session.cluster, woken=woken)], "woken": woken}
@@ -71,6 +72,8 @@ def run(
 
         track = CompactionTrack(session.cluster)
         spread |= {"beside": [track, ChangeTrack(session.cluster, woken=track.woken)], "woken": track.woken}
+    if kept_automatically(session.cluster):
+        spread["beside"] = [*spread["beside"], LogMemberTrack(session.cluster)]
     look = partial(operations_in_flight, session.cluster)
     with (
         interrupted_says("what was committed until then stays, and the next coordinator goes on from there"),
