@@ -171,8 +171,12 @@ class LogMember:
         if self._log is None or self._number != number:
             self._log, self._number, self._position = self._logs.open(self._log_of(number)), number, Position()
         tries = 0
+        # What follows what was read here before needs no other look: an append to a log that has moved on is refused.
+        is_read = 0 < self._position.epoch < tail.epoch
         while True:
-            self._read_on(self._log)
+            if not is_read:
+                self._read_on(self._log)
+            is_read = False
             # After the log was read, and before it is appended to: see above.
             promised = max(generations.numbers(self._storage, self._promises), default=0)
             if promised > number:
