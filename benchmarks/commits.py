@@ -26,7 +26,6 @@ from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.events import FinishRequest, RegisterNode, StartRequest, SwitchBalancing
 from epochlake.metastore.metadata.model import Volume
 from epochlake.metastore.metastore import init_cluster
-from epochlake.metastore.storage.storage import Storage
 
 from benchmarks.far_server import far
 from benchmarks.harness import STORAGE, Result, Target, at_least, interleaved, ratio_at_most, seconds
