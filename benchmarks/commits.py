@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.cluster import Cluster, open_cluster
-from epochlake.jobs.upkeep.log_members import propose, reconfigure
+from epochlake.jobs.upkeep.log_members import named, reconfigure
 from epochlake.metastore.configuration import Configuration, LogSettings
 from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
@@ -188,7 +188,9 @@ def _cluster(members: int = 0) -> Iterator[Cluster]:
             for place in places:
                 os.mkdir(place)
             with open_cluster(configuration) as cluster:
-                reconfigure(cluster, propose(cluster, places))
+                cluster_id = cluster.metadata.identity.cluster_id
+                storage = cluster.storage
+                reconfigure(configuration, storage, named(configuration, storage, places), lambda: cluster_id)
         with open_cluster(configuration) as cluster:
             cluster.coordination()
             yield cluster

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.upkeep import log_members
+from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.placement.errors import InvalidRequest
+from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
@@ -59,15 +61,28 @@ class LogMemberTrack:
     def idle(self, metadata: ClusterMetadata) -> bool:
         return True
 
+    def out_of_reach(self) -> None:
+        """Called when the log could not be read, as while a change of the members is unfinished. Never raises."""
+        if self._clock() < self._look_at:
+            return
+        self._look_at = self._clock() + RETRY_SECONDS
+        try:
+            self._end_what_is_unfinished()
+        except EpochlakeError as error:
+            logger.warning("what is unfinished of the log members stays so for now: %s", error)
+
+    def _end_what_is_unfinished(self) -> bool:
+        """Whether there was anything: it is ended when it is met for the second time."""
+        unfinished = log_members.describe(self._cluster.configuration, self._cluster.storage).unfinished
+        if unfinished is not None and unfinished == self._unfinished:
+            end_unfinished(self._cluster.configuration, self._cluster.storage)
+        self._unfinished = unfinished
+        return unfinished is not None
+
     def _follow(self) -> bool:
         """Whether the members are what the nodes ask for."""
         configuration, storage = self._cluster.configuration, self._cluster.storage
-        unfinished = log_members.describe(configuration, storage).unfinished
-        if unfinished is not None:
-            if unfinished == self._unfinished:
-                ended = log_members.resume(configuration, storage)
-                logger.warning("a change of the log members to generation %d was left half done: ended", ended.number)
-            self._unfinished = unfinished
+        if self._end_what_is_unfinished():
             return False
         proposed = log_members.propose(self._cluster)
         if not proposed.joining and not proposed.leaving:
@@ -78,12 +93,26 @@ class LogMemberTrack:
                 f"{', '.join(sorted(silent))} would be passed over, which may come back",
                 hint="Replace what does not come back by `epochlake metadata reconfigure --auto`",
             )
-        generation = log_members.reconfigure(self._cluster, proposed, make_directories=True)
+        generation = log_members.reconfigure(
+            configuration,
+            storage,
+            proposed,
+            lambda: self._cluster.metadata.identity.cluster_id,
+            make_directories=True,
+        )
         logger.warning("generation %d of the log members: %s", generation.number, ", ".join(generation.members))
         return True
 
 
-def kept_automatically(cluster: Cluster) -> bool:
+def kept_automatically(configuration: Configuration) -> bool:
     """Whether the configuration asks for this track."""
-    settings = cluster.configuration.log
-    return settings.acknowledge == "majority" and settings.members == "auto"
+    return configuration.log.acknowledge == "majority" and configuration.log.members == "auto"
+
+
+def end_unfinished(configuration: Configuration, storage: Storage) -> None:
+    """End a change of the log members that was left half done, if there is one: a coordinator that was killed in the
+    middle of one could not even be opened again. Raises as `log_members.resume`.
+    """
+    if log_members.describe(configuration, storage).unfinished is not None:
+        ended = log_members.resume(configuration, storage)
+        logger.warning("a change of the log members to generation %d was left half done: ended", ended.number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -62,11 +62,11 @@ class LogMembers(msgspec.Struct, frozen=True):
 
 
 class MembersProposed(msgspec.Struct, frozen=True):
-    """The members that a cluster of `nodes` normal nodes is to have. `joining`: what is new, `leaving`: what goes.
-    `unavailable`: nodes that were not asked to keep a copy, each with why.
+    """The members that a cluster is to have: chosen for its normal `nodes`, or named (null). `joining`: what is new,
+    `leaving`: what goes. `unavailable`: nodes that were not asked to keep a copy, each with why.
     """
 
-    nodes: int
+    nodes: int | None
     members: tuple[str, ...]
     joining: tuple[str, ...]
     leaving: tuple[str, ...]
@@ -98,40 +98,57 @@ def describe(configuration: Configuration, storage: Storage) -> LogMembers:
     )
 
 
-def propose(cluster: Cluster, members: Sequence[str] = ()) -> MembersProposed:
-    """What `reconfigure` would change: to `members`, else to as many as the size of the cluster asks for, each on a
-    volume of another normal node that answers, spread over datacenters and racks, with few changes.
+def propose(cluster: Cluster) -> MembersProposed:
+    """As many members as the size of the cluster asks for, each on a volume of another normal node that answers, spread
+    over datacenters and racks, with few changes.
 
-    Raises ConfigurationError where commits are acknowledged by the root alone; InvalidRequest when there are too few
-    nodes, or one of the directories cannot be a member.
+    Raises ConfigurationError where commits are acknowledged by the root alone; InvalidRequest when too few nodes can be
+    members.
     """
     place = _place(cluster.configuration, cluster.storage)
-    generation = generations.newest(place.storage, place.register)
-    now = generation.members if generation is not None else ()
+    now = _members_of(generations.newest(place.storage, place.register))
     metadata = cluster.catch_up()
-    normal = [node for node in metadata.directory.nodes.values() if node.state is NodeState.NORMAL and not node.lost]
+    nodes = metadata.directory.nodes.values()
+    normal = [node for node in nodes if node.state is NodeState.NORMAL and not node.lost]
+    probed = probe(cluster.storage, metadata, [volume for node in normal for volume in node.volumes])
+    candidates: list[Candidate] = []
     unavailable: dict[str, str] = {}
-    if members:
-        chosen = generations.members_of(members)
-    else:
-        probed = probe(cluster.storage, metadata, [volume for node in normal for volume in node.volumes])
-        candidates = []
-        for node in normal:
-            found = _candidate(node, probed, now)
-            if isinstance(found, Candidate):
-                candidates.append(found)
-            else:
-                unavailable[node.name] = found
-        count = member_count(len(normal))
-        if len(candidates) < count or not count:
-            raise _too_few(len(normal), count, unavailable)
-        chosen = generations.members_of(one.place for one in choose_members(candidates, count))
+    for node in normal:
+        found = _candidate(node, probed, now)
+        if isinstance(found, Candidate):
+            candidates.append(found)
+        else:
+            unavailable[node.name] = found
+    count = member_count(len(normal))
+    if len(candidates) < count or not count:
+        raise _too_few(len(normal), count, unavailable)
+    chosen = generations.members_of(one.place for one in choose_members(candidates, count))
+    return _proposed(now, chosen, len(normal), dict(sorted(unavailable.items())))
+
+
+def named(configuration: Configuration, storage: Storage, members: Sequence[str]) -> MembersProposed:
+    """What changes when these directories become the members. Nothing is read of the metadata, which may be out of
+    reach while a change is unfinished. Raises as `propose`, and InvalidRequest for what cannot be a member.
+    """
+    place = _place(configuration, storage)
+    return _proposed(
+        _members_of(generations.newest(place.storage, place.register)), generations.members_of(members), None, {}
+    )
+
+
+def _members_of(generation: Generation | None) -> tuple[str, ...]:
+    return generation.members if generation is not None else ()
+
+
+def _proposed(
+    now: Sequence[str], chosen: tuple[str, ...], nodes: int | None, unavailable: dict[str, str]
+) -> MembersProposed:
     return MembersProposed(
-        nodes=len(normal),
+        nodes=nodes,
         members=chosen,
         joining=tuple(sorted(set(chosen) - set(now))),
         leaving=tuple(sorted(set(now) - set(chosen))),
-        unavailable=dict(sorted(unavailable.items())),
+        unavailable=unavailable,
     )
 
 
@@ -171,17 +188,26 @@ def _too_few(nodes: int, count: int, unavailable: Mapping[str, str]) -> InvalidR
     )
 
 
-def reconfigure(cluster: Cluster, proposed: MembersProposed, *, make_directories: bool = False) -> Generation:
+def reconfigure(
+    configuration: Configuration,
+    storage: Storage,
+    proposed: MembersProposed,
+    cluster_id: Callable[[], str],
+    *,
+    make_directories: bool = False,
+) -> Generation:
     """Make the members those that were proposed. Raises as `MemberMover.reconfigure`.
 
-    `make_directories`: of those that join, which were chosen below volumes that answer. Others have to be there, or
-    what is not mounted would be taken for an empty disk.
+    `cluster_id` is asked for the first members of a cluster. `make_directories`: of those that join, which were chosen
+    below volumes that answer. Others have to be there, or what is not mounted would be taken for an empty disk.
     """
-    place = _place(cluster.configuration, cluster.storage)
+    place = _place(configuration, storage)
+    current = generations.newest(place.storage, place.register)
     if make_directories:
         for uri in proposed.joining:
-            cluster.storage.create_directory(uri)
-    return _mover(place).reconfigure(cluster.metadata.identity.cluster_id, proposed.members, place.below.open())
+            storage.create_directory(uri)
+    identity = cluster_id() if current is None else current.cluster_id
+    return _mover(place).reconfigure(identity, proposed.members, place.below.open())
 
 
 def resume(configuration: Configuration, storage: Storage) -> Generation:

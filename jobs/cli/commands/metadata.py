@@ -63,18 +63,31 @@ def reconfigure(
     elif cancel:
         log_members.cancel(session.configuration, session.storage)
     elif not status:
-        proposed = log_members.propose(session.cluster, members or [])
+        proposed = (
+            _chosen(session) if auto else log_members.named(session.configuration, session.storage, members or [])
+        )
         if dry_run:
             session.show(proposed, text.proposed)
             return
         # Who is there already is copied to anew only when somebody asks for it by name.
-        if not auto or proposed.joining or proposed.leaving or _is_unfinished(session):
-            log_members.reconfigure(session.cluster, proposed, make_directories=auto)
+        if not auto or proposed.joining or proposed.leaving:
+            log_members.reconfigure(
+                session.configuration,
+                session.storage,
+                proposed,
+                lambda: session.cluster.metadata.identity.cluster_id,
+                make_directories=auto,
+            )
     session.show(log_members.describe(session.configuration, session.storage), text.members)
 
 
-def _is_unfinished(session: Session) -> bool:
-    return log_members.describe(session.configuration, session.storage).unfinished is not None
+def _chosen(session: Session) -> log_members.MembersProposed:
+    if log_members.describe(session.configuration, session.storage).unfinished is not None:
+        # Until it has ended nobody can read what nodes there are.
+        raise InvalidRequest(
+            "a change of the log members is unfinished", hint="End it by --resume or --cancel first: --status shows it"
+        )
+    return log_members.propose(session.cluster)
 
 
 @app.command("recover")

@@ -10,10 +10,12 @@ import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.upkeep import log_members
-from epochlake.jobs.upkeep.log_member_track import RETRY_SECONDS, LogMemberTrack, kept_automatically
+from epochlake.jobs.upkeep.log_member_track import RETRY_SECONDS, LogMemberTrack, end_unfinished, kept_automatically
 from epochlake.metastore.configuration import Configuration, LogSettings
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.log.majority_log import MajorityLog
 from epochlake.metastore.log.moving_members import MemberMover
+from epochlake.metastore.storage.storage import Storage
 
 from tests.support import clusters
 from tests.support.clusters import finish
@@ -149,7 +151,7 @@ def test_the_coordinator_follows_nodes_that_join_and_waits_for_those_that_do_not
     clock = Clock()
     configuration = Configuration(root=str(lake.root), log=LogSettings(acknowledge="majority", members="auto"))
     with Cluster(configuration) as cluster:
-        assert kept_automatically(cluster)
+        assert kept_automatically(configuration)
         track = LogMemberTrack(cluster, clock)
 
         def members() -> list[str]:
@@ -175,25 +177,64 @@ def test_the_coordinator_follows_nodes_that_join_and_waits_for_those_that_do_not
         assert members() == places_of(tmp_path, "n1", "n2", "n3")
 
 
-def test_the_coordinator_ends_a_change_that_somebody_has_left_half_done(
-    lake: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake.done("metadata", "reconfigure", "--auto")
-    other = tmp_path / "disk"
-    other.mkdir()
+def left_half_done(lake: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A change that was cut off when the members of before had promised to take nothing more; those of after."""
+    others = [tmp_path / f"disk-{number}" for number in range(3)]
+    for other in others:
+        other.mkdir()
 
     def cut_off(*_: object) -> None:
         raise StorageUnavailable("the power goes")
 
-    with Cluster(Configuration(root=str(lake.root), log=LogSettings(acknowledge="majority"))) as cluster:
+    with monkeypatch.context() as patched:
+        patched.setattr(MemberMover, "_adopt", cut_off)
+        assert lake.json("metadata", "reconfigure", *others).code == 75
+    return list(map(str, others))
+
+
+def test_while_a_change_is_unfinished_nobody_is_chosen_and_others_can_be_named(
+    lake: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.done("metadata", "reconfigure", "--auto")
+    others = left_half_done(lake, tmp_path, monkeypatch)
+    refused = lake.json("metadata", "reconfigure", "--auto")
+    assert (refused.code, refused.error["hint"][:18]) == (2, "End it by --resume")
+    assert lake.done("metadata", "reconfigure", "--dry-run", *others[:1])["joining"] == others[:1]
+    assert names(lake.done("metadata", "reconfigure", *others[:1])) == others[:1]
+    assert lake.done("balance", "pause")["epoch"]
+
+
+def test_what_cannot_be_read_says_which_members_wait_for_the_end_of_a_change(
+    lake: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.done("metadata", "reconfigure", "--auto")
+    left_half_done(lake, tmp_path, monkeypatch)
+    monkeypatch.setattr(MajorityLog.__init__, "__kwdefaults__", {"patience": 0.3})
+    refused = lake.json("balance", "pause")
+    assert (refused.code, refused.error["message"].count("has promised generation 2")) == (75, 3)
+
+
+def test_a_coordinator_that_runs_and_one_that_starts_end_what_was_left_half_done(
+    lake: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.done("metadata", "reconfigure", "--auto")
+    configuration = Configuration(root=str(lake.root), log=LogSettings(acknowledge="majority", members="auto"))
+    with Cluster(configuration) as cluster:
         clock = Clock()
-        track, metadata = LogMemberTrack(cluster, clock), cluster.catch_up()
-        with monkeypatch.context() as patched:
-            patched.setattr(MemberMover, "_adopt", cut_off)
-            assert lake.json("metadata", "reconfigure", other).code == 75
+        track, others = LogMemberTrack(cluster, clock), left_half_done(lake, tmp_path, monkeypatch)
         for unfinished in (2, 2, None):
             assert lake.done("metadata", "describe")["unfinished"] == unfinished
-            track.advance(metadata)
+            track.out_of_reach()
+            track.out_of_reach()
             clock.now += RETRY_SECONDS
-    assert names(lake.done("metadata", "describe")) == places_of(tmp_path, "n1", "n2", "n3")
+        assert names(lake.done("metadata", "describe")) == others
+        end_unfinished(configuration, cluster.storage)
+        track.advance(cluster.catch_up())
+    three = places_of(tmp_path, "n1", "n2", "n3")
+    assert names(lake.done("metadata", "describe")) == three
+    for other in others:
+        shutil.rmtree(other)
+    left_half_done(lake, tmp_path, monkeypatch)
+    end_unfinished(configuration, Storage(configuration.storage))
+    assert names(lake.done("metadata", "describe")) == others
     assert lake.done("balance", "pause")["epoch"]
