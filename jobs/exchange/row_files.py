@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
+from epochlake.jobs.exchange.csv_quotes import require_well_quoted
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.metastore.metadata.model import Column
 from epochlake.metastore.storage import places
@@ -154,6 +155,7 @@ def _unfit(path: Path, wrong: Sequence[str]) -> InvalidRequest:
 
 
 def _of_csv(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    require_well_quoted(path)
     reader = _csv_reader(path, declared)
 
     def batches() -> Iterator[pa.RecordBatch]:
