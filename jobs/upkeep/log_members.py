@@ -213,11 +213,10 @@ def reconfigure(
 def resume(configuration: Configuration, storage: Storage) -> Generation:
     """End a change of the log members that was begun. Raises InvalidRequest where there is none."""
     place = _place(configuration, storage)
-    mover = _mover(place)
-    unfinished = mover.unfinished()
-    if unfinished is None:
+    ended = _mover(place).resume(place.below.open())
+    if ended is None:
         raise _nothing_unfinished()
-    return mover.carry_out(unfinished, place.below.open())
+    return ended
 
 
 def cancel(configuration: Configuration, storage: Storage) -> Generation:

@@ -33,16 +33,22 @@ Source = Callable[[int, int], Sequence[Entry]]
 
 
 class Sealed(StorageUnavailable):
-    """A member has promised a later generation: nothing of the earlier one is taken any more."""
+    """A member has promised a later generation, or another one of this number: nothing of the earlier one is taken any
+    more. `number`: that of the promise.
+    """
+
+    number = 0
 
 
 def promised_to(uri: str, number: int) -> Sealed:
     """The error of a member, or a root, that knows a later generation."""
-    return Sealed(
+    error = Sealed(
         f"{uri} has promised generation {number} of the log members",
         hint="A change of the log members, or a recovery of the root, is under way or was not ended: see "
         "`epochlake metadata describe`",
     )
+    error.number = number
+    return error
 
 
 class NotAdopted(StorageUnavailable):
