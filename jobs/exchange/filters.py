@@ -119,6 +119,12 @@ def _filter(text: str, table: Table) -> pc.Expression:
         if value:
             raise InvalidRequest(f"the filter {text!r} cannot be read: {value!r} follows {sign!r}")
         return field.is_null() if sign == "is null" else field.is_valid()
+    if value.lower() == "null":
+        # In SQL it is true for no row; as a text it would find the rows that hold this word.
+        raise InvalidRequest(
+            f"the filter {text!r} compares with null, which no value is",
+            hint=f"Write {column.name} is null, or is not null; the text is in quotes: 'null'",
+        )
     return _COMPARED[sign](field, value_of(column, value))
 
 
