@@ -32,7 +32,6 @@ def require_well_quoted(path: Path) -> None:
         end = 0 if found is None else found.end()
         if end == len(held):
             return
-        text = _IN_QUOTES.match(held, end)
         what = "goes on behind its closing quote" if _IN_QUOTES.match(held, end) else "is in quotes that never end"
         line = 1 + held[:end].count(b"\n")
     raise InvalidRequest(
