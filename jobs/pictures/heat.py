@@ -165,7 +165,7 @@ def draw_heat(heat: Heat, title: str) -> go.Figure:
 def _amount(cell: float, heat: Heat) -> str:
     if math.isnan(cell):
         return "no replica"
-    return str(size(round(cell))) if heat.measured else f"{cell:.0f}"
+    return f"{size(round(cell))}" if heat.measured else f"{cell:.0f}"
 
 
 def _tables(metadata: ClusterMetadata, table: str | None) -> list[Table]:

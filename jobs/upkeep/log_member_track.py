@@ -42,7 +42,7 @@ class LogMemberTrack:
     def advance(self, metadata: ClusterMetadata) -> bool:
         """Never anything that is committed: members are not in the log, as they are needed to read it."""
         nodes = [
-            (node.node_id, node.name, node.datacenter, node.rack, node.state, node.maintenance, node.volumes)
+            (node.name, node.datacenter, node.rack, node.state, node.lost, node.maintenance, node.volumes)
             for node in metadata.directory.nodes.values()
         ]
         if nodes == self._followed or self._clock() < self._look_at:

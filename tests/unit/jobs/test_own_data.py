@@ -158,9 +158,8 @@ def test_quotes_that_belong_to_a_text_are_loaded(small: SmallCluster, tmp_path: 
     epochlake.create_table(small.cluster, "air.texts", [("t", "string", True), ("id", "int", False)], ["id"])
     texts = ['5" pipe', '"', '""', '","', "", '"\n1,2\n"', "a\r\nb", '5"']
     with (tmp_path / "texts.csv").open("w", newline="", encoding="utf-8-sig") as file:
-        csv.writer(file, quoting=csv.QUOTE_NONNUMERIC).writerows(
-            [("t", "id"), *zip(texts, range(len(texts)), strict=True)]
-        )
+        numbered = zip(texts, range(len(texts)), strict=True)
+        csv.writer(file, quoting=csv.QUOTE_NONNUMERIC).writerows([("t", "id"), *numbered])
         file.write('5" pipe,8\r\n5",9\r\n"",10')
     small.cluster.load("air.texts", tmp_path / "texts.csv")
     found = {row["id"]: row["t"] for row in small.cluster.scan("air.texts").read_all().to_pylist()}
