@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.cluster import Cluster, open_cluster
-from epochlake.jobs.upkeep.log_members import reconfigure
+from epochlake.jobs.upkeep.log_members import named, reconfigure
 from epochlake.metastore.configuration import Configuration, LogSettings
 from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
@@ -26,7 +26,6 @@ from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.events import FinishRequest, RegisterNode, StartRequest, SwitchBalancing
 from epochlake.metastore.metadata.model import Volume
 from epochlake.metastore.metastore import init_cluster
-from epochlake.metastore.storage.storage import Storage
 
 from benchmarks.far_server import far
 from benchmarks.harness import STORAGE, Result, Target, at_least, interleaved, ratio_at_most, seconds
@@ -190,7 +189,8 @@ def _cluster(members: int = 0) -> Iterator[Cluster]:
                 os.mkdir(place)
             with open_cluster(configuration) as cluster:
                 cluster_id = cluster.metadata.identity.cluster_id
-            reconfigure(configuration, Storage(configuration.storage), cluster_id, places)
+                storage = cluster.storage
+                reconfigure(configuration, storage, named(configuration, storage, places), lambda: cluster_id)
         with open_cluster(configuration) as cluster:
             cluster.coordination()
             yield cluster

@@ -92,6 +92,13 @@ class LogSettings(msgspec.Struct, frozen=True):
             "the log members has it as well, so that the loss of the root loses nothing. The same for every process."
         ),
     ] = "root"
+    members: Annotated[
+        Literal["by-hand", "auto"],
+        Meta(
+            description="Who chooses the log members: `by-hand`: `metadata reconfigure`; `auto`: the coordinator as "
+            "well, when nodes have joined or left for good. Nodes that only do not answer change nothing."
+        ),
+    ] = "by-hand"
 
 
 class RingSettings(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from epochlake.jobs.replicas.schema import check_columns
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.committing.changes import Call, Change, FixedChange, Options, Preparation, Preview
 from epochlake.metastore.committing.committer import Committed
-from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.errors import Rejected, StorageUnavailable
 from epochlake.metastore.metadata.attachments import decode_replicas, encode_replicas
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import CreateKeyspace, CreateTable, DropKeyspace, RenameKeyspace
@@ -39,6 +39,7 @@ from epochlake.metastore.metadata.model import (
 )
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest, PlacementImpossible
+from epochlake.placement.rejections import Code
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, SIMPLE, SIMPLE_OPTION
 from epochlake.placement.tablets.allocation import VolumeTable, allocate_tablets
 from epochlake.placement.tablets.tablet_map import NO_REPLICA
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 
 TABLES = uuid.UUID("0d6b3c1a-5b43-5f0e-8f6e-0a4f2c7be311")
 """Namespace of table ids: they follow from the request id, so that a repeated request finds its own replica tables."""
+
+RESERVED = "system"
+"""What names the metadata where tables are named, in Spark: rows of a keyspace of that name could not be read there."""
 
 Columns = Sequence[Column | tuple[str, str, bool]]
 
@@ -150,8 +154,19 @@ class KeyspaceCreation(FixedChange[CreateKeyspace], frozen=True):
     strategy: str | None = None
 
     def event(self, call: Call) -> CreateKeyspace:
+        _require_free(self.name)
         strategy = strategy_of(self.replication, self.strategy)
         return CreateKeyspace(Keyspace(self.name, self.placement, strategy, dict(self.replication)))
+
+
+def _require_free(name: str) -> None:
+    """Not a rule of the event: logs of before may have such a keyspace, which can be renamed."""
+    if name.casefold() == RESERVED:
+        raise Rejected(
+            Code.INVALID_NAME,
+            f"the name {name!r} is taken by the metadata: Spark reads its tables as {RESERVED}.tablets and the like",
+            hint="Choose another name for the keyspace",
+        )
 
 
 class KeyspaceDrop(FixedChange[DropKeyspace], frozen=True):
@@ -172,6 +187,7 @@ class KeyspaceRename(FixedChange[RenameKeyspace], frozen=True):
     new_name: str
 
     def event(self, call: Call) -> RenameKeyspace:
+        _require_free(self.new_name)
         return RenameKeyspace(self.name, self.new_name)
 
 

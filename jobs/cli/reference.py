@@ -29,7 +29,7 @@ from epochlake.jobs.coordinator.coordinator import CoordinatorReport
 from epochlake.jobs.exchange.exporting import Exported
 from epochlake.jobs.upkeep.change_streams import StreamUpkeep
 from epochlake.jobs.upkeep.compaction import CompactionReport
-from epochlake.jobs.upkeep.log_members import LogMembers, RootRestored
+from epochlake.jobs.upkeep.log_members import LogMembers, MembersProposed, RootRestored
 from epochlake.jobs.upkeep.lost_epochs import AcceptedLoss
 from epochlake.jobs.upkeep.repair import RepairReport
 from epochlake.jobs.views.balancing import BalancePlan
@@ -97,7 +97,7 @@ DOCUMENTS: dict[str, Any] = {
     "log accept-loss": AcceptedLoss,
     "log snapshot": CHANGE,
     "metadata describe": LogMembers,
-    "metadata reconfigure": LogMembers,
+    "metadata reconfigure": LogMembers | MembersProposed,
     "metadata recover": RootRestored,
     "placement show": d.PlacementShown,
     "placement explain": Explanation,
@@ -220,6 +220,9 @@ def _prints(kind: Any) -> str:
         return "what its help says."
     if kind == CHANGE:
         return f"{_link(d.Changed)}, with `--dry-run` {_link(d.Planned)}."
+    if get_origin(kind) is types.UnionType:
+        done, planned = get_args(kind)
+        return f"{_link(done)}, with `--dry-run` {_link(planned)}."
     if get_origin(kind) is list:
         return f"a list of {_link(get_args(kind)[0])}."
     return f"{_link(kind)}."

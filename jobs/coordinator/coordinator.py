@@ -88,7 +88,8 @@ class Coordinator:
 
     `copier` copies the files of a stream, `pre_splitter` cuts files for a split and `measure` measures what is decided
     from: threads of this process by default, or executors of a Spark job. `beside`: further tracks, after its own;
-    `woken` is set when one of them wants a round before it is time.
+    `woken` is set when one of them wants a round before it is time. `on_trouble` is called, and must not raise, after
+    a round that the log, storage or ZooKeeper did not answer.
     """
 
     def __init__(
@@ -100,8 +101,10 @@ class Coordinator:
         measure: Callable[[ClusterMetadata], Loads] | None = None,
         beside: Sequence[Track] = (),
         woken: threading.Event | None = None,
+        on_trouble: Callable[[], None] = lambda: None,
     ) -> None:
         self._woken = woken or threading.Event()
+        self._on_trouble = on_trouble
         self._cluster = cluster
         self._settings = cluster.configuration.coordinator
         self._copier = copier or Copier(bytes_per_second=self._settings.bytes_per_second)
@@ -195,6 +198,7 @@ class Coordinator:
         except (CommitTimeout, CommitUnknown, CoordinationUnavailable, StorageUnavailable) as error:
             logger.warning("%s", error)
             self._blocked = [str(error)]
+            self._on_trouble()
         return False
 
     def _lead(self, candidacy: Candidacy) -> bool:

@@ -36,7 +36,9 @@ OF_SPARK = ("table", "checkpointlocation", "queryname")
 """
 
 SYSTEM = "system."
-"""Begins the names of tables that are of the metadata. Tables of a keyspace with this name are read by a pipeline."""
+"""Begins the names of tables that are of the metadata. No keyspace gets this name; one that has it from before is read
+by a pipeline.
+"""
 
 
 class ReadOptions(msgspec.Struct, frozen=True):
@@ -176,6 +178,11 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     of_rows = [name for name in rows_only if name in options]
     if read.metadata_table is not None and of_rows:
         raise InvalidRequest(f"the option {of_rows[0]!r} is for tables of rows, and {table} is one of the metadata")
+    if read.starting_epoch is not None and table != f"{SYSTEM}log":
+        raise InvalidRequest(
+            f"the option 'startingEpoch' is for the stream of {SYSTEM}log, and not for {table}",
+            hint='Changes of a table begin after a position: option("after", …)' if read.changes else "Leave it out",
+        )
     if read.metadata_table is None and read.epoch is not None:
         raise InvalidRequest(
             f"rows of {table} cannot be read as of an epoch: an epoch is a version of the metadata, not of rows",

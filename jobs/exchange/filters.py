@@ -23,6 +23,9 @@ _QUOTE = re.compile(r"['\"]")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _AND = re.compile(r"\s+and\s+", re.IGNORECASE)
 
+_ANOTHER = re.compile(r"\s(?:and|or)\s+[^\s<>=!]+\s*(?:[<>=!]|is\s+(?:not\s+)?null)", re.IGNORECASE)
+"""What looks like one more filter in a value without quotes; as a text it would find nothing."""
+
 _ONLY_AND = "A filter is COLUMN, a sign and a value; between filters there is only `and`"
 
 _A_KEY = "Give a value of the column's type"
@@ -119,6 +122,17 @@ def _filter(text: str, table: Table) -> pc.Expression:
         if value:
             raise InvalidRequest(f"the filter {text!r} cannot be read: {value!r} follows {sign!r}")
         return field.is_null() if sign == "is null" else field.is_valid()
+    if value.lower() == "null":
+        # In SQL it is true for no row; as a text it would find the rows that hold this word.
+        raise InvalidRequest(
+            f"the filter {text!r} compares with null, which no value is",
+            hint=f"Write {column.name} is null, or is not null; the text is in quotes: 'null'",
+        )
+    if not _QUOTED.fullmatch(value) and _ANOTHER.search(value):
+        raise InvalidRequest(
+            f"the filter {text!r} cannot be read: its value {value!r} looks like one more filter",
+            hint=f"{_ONLY_AND}. Put a text that reads like this in quotes",
+        )
     return _COMPARED[sign](field, value_of(column, value))
 
 

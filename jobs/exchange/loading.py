@@ -10,6 +10,7 @@ import msgspec
 from epochlake.jobs.exchange.casting import Fitted, fit
 from epochlake.jobs.exchange.row_files import Format
 from epochlake.jobs.exchange.sources import Part, Source, parts_of, sources_of
+from epochlake.jobs.gate.gate import require_name
 from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.printing import plural
 from epochlake.metastore.metadata.model import Table
@@ -53,6 +54,7 @@ def load_files(
     on. A file of which a row does not fit is refused before any of it lands. Raises InvalidRequest, and as
     `Cluster.write`; the files before the one that fails have landed, as the error says.
     """
+    require_name(batch)
     target = cluster.catch_up().table(table)
 
     def require_the_same() -> None:

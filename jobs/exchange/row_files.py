@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
-import pyarrow.json as pa_json
 import pyarrow.parquet as pq
+from epochlake.jobs.exchange.csv_quotes import require_well_quoted
+from epochlake.jobs.exchange.json_rows import read_json
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.metastore.metadata.model import Column
 from epochlake.metastore.storage import places
@@ -84,11 +85,7 @@ def batches_of(
     read: dict[Format, Callable[[], tuple[pa.Schema, Iterator[pa.RecordBatch]]]] = {
         Format.PARQUET: lambda: _of_parquet(path),
         Format.CSV: lambda: _of_csv(path, declared),
-        Format.JSON: lambda: _of_table(
-            pa_json.read_json(
-                path, parse_options=pa_json.ParseOptions(explicit_schema=pa.schema(list(declared.items())))
-            )
-        ),
+        Format.JSON: lambda: _of_json(path, declared),
         Format.ARROW: lambda: _of_arrow(path),
     }
     with _told(path, format_, declared):
@@ -154,6 +151,7 @@ def _unfit(path: Path, wrong: Sequence[str]) -> InvalidRequest:
 
 
 def _of_csv(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    require_well_quoted(path)
     reader = _csv_reader(path, declared)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -237,7 +235,14 @@ def _of_reader(reader: pa.RecordBatchReader) -> tuple[pa.Schema, Iterator[pa.Rec
     return reader.schema, iter(reader)
 
 
-def _of_table(table: pa.Table) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def _of_json(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    table, unfit = read_json(path, declared)
+    if unfit:
+        wrong = [
+            f"column {name} is {type_name(declared[name])}, and row {row} has {value!r}"
+            for name, (row, value) in unfit.items()
+        ]
+        raise _unfit(path, wrong)
     return table.schema, iter(table.to_batches())
 
 

@@ -80,8 +80,16 @@ def sources_of(files: Iterable[str | os.PathLike[str]], format_: Format | None =
         ) from error
 
 
+def _name_of(file: object) -> str:
+    # An empty text would be the working directory, with all files below it.
+    if not isinstance(file, str | os.PathLike) or not (name := os.fspath(file)) or not isinstance(name, str):
+        raise InvalidRequest(f"{file!r} is no name of a file", hint="Give a path, or a list of them")
+    return name
+
+
 def _sources_of(files: Iterable[str | os.PathLike[str]], format_: Format | None) -> list[Source]:
-    named = [str(path_of(name)) if "://" in (name := os.fspath(file)) else name for file in files]
+    given = [_name_of(file) for file in files]
+    named = [str(path_of(name)) if "://" in name else name for name in given]
     found: list[Source] = []
     for name in named:
         path = Path(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,8 @@ MOST_COLUMNS, MOST_ROWS = 400, 400
 class Heat(msgspec.Struct, frozen=True, eq=False):
     """Cells (rows, columns): bytes, or replicas where bytes are not known. `after` is None without a plan.
 
-    `unmeasured`: volumes that did not answer; their cells are empty.
+    NaN: no replica is there, while a replica of 0 bytes is 0. `unmeasured`: volumes that did not answer; their cells
+    are NaN as well.
     """
 
     now: NDArray[np.float64]
@@ -67,28 +69,34 @@ def heat_of(
     row_of = {v.volume_id: row for row, v in enumerate(v for node in ordered for v in node.volumes)}
     places = [f"{node.name}/{volume.name}" for node in ordered for volume in node.volumes]
     labels = [f"{node.rack} {node.name}/{volume.name}" for node in ordered for volume in node.volumes]
+    unknown = frozenset() if sizes is None else frozenset(unmeasured)
     rows, columns, held = [], [], []
     for (table_id, tablet), column in column_of.items():
         for volume in metadata.tablets.maps[table_id].replicas(tablet):
-            if volume in row_of:
+            if volume in row_of and volume not in unknown:
                 rows.append(row_of[volume])
                 columns.append(column)
                 held.append(1.0 if sizes is None else float(sizes.get((table_id, tablet, volume), 0)))
     across, down = _shared(len(column_of), MOST_COLUMNS), _shared(len(row_of), MOST_ROWS)
-    now = np.zeros((max(down, default=-1) + 1, max(across, default=-1) + 1))
-    np.add.at(now, (np.array(down)[rows], np.array(across)[columns]), held)
+    shape = (max(down, default=-1) + 1, max(across, default=-1) + 1)
+    amounts, replicas = np.zeros(shape), np.zeros(shape, dtype=np.int64)
+    if rows:
+        cells = np.array(down)[rows], np.array(across)[columns]
+        np.add.at(amounts, cells, held)
+        np.add.at(replicas, cells, 1)
+    now = np.where(replicas > 0, amounts, np.nan)
     after = None
     moves = [] if plan is None else [move for move in plan.moves if table in (None, move.table)]
     if plan is not None:
         row_named = {place: row for row, place in enumerate(places)}
         id_of = {one.full_name: one.table_id for one in tables}
-        after = now.copy()
         for move in moves:
             column = across[column_of[id_of[move.table], move.tablet]]
             amount = 1.0 if sizes is None else float(move.bytes)
-            after[down[row_named[move.source]], column] -= amount
-            after[down[row_named[move.target]], column] += amount
-        after = np.maximum(after, 0.0)
+            for row, sign in ((down[row_named[move.source]], -1), (down[row_named[move.target]], 1)):
+                amounts[row, column] += sign * amount
+                replicas[row, column] += sign
+        after = np.where(replicas > 0, np.maximum(amounts, 0.0), np.nan)
     alone = len(tables) == 1
     names = {key: f"{'' if alone else metadata.schema.tables[key[0]].full_name} {key[1]}".strip() for key in column_of}
     return Heat(
@@ -100,12 +108,12 @@ def heat_of(
         tablets=len(column_of),
         measured=sizes is not None,
         moves=len(moves),
-        unmeasured=tuple(metadata.describe(volume) for volume in sorted(unmeasured)) if sizes is not None else (),
+        unmeasured=tuple(metadata.describe(volume) for volume in sorted(unknown)),
     )
 
 
 def draw_heat(heat: Heat, title: str) -> go.Figure:
-    """The heat map, with a plan one above the other in the same colours; what holds nothing has none."""
+    """The heat map, with a plan one above the other in the same colours; a cell without a replica has none."""
     go = style.plotly()
     from plotly.subplots import make_subplots
 
@@ -120,10 +128,10 @@ def draw_heat(heat: Heat, title: str) -> go.Figure:
     figure.update_annotations(font={"size": 13, "color": style.TEXT})
     what = "bytes" if heat.measured else "replicas"
     for number, (_, cells) in enumerate(panels, 1):
-        amounts = [[size(round(cell)) if heat.measured else f"{cell:.0f}" for cell in row] for row in cells.tolist()]
+        amounts = [[_amount(cell, heat) for cell in row] for row in cells.tolist()]
         figure.add_trace(
             go.Heatmap(
-                z=np.where(cells > 0, cells, np.nan),
+                z=cells,
                 x=[style.plain(name) for name in heat.columns],
                 y=[style.plain(name) for name in heat.rows],
                 text=amounts,
@@ -140,7 +148,7 @@ def draw_heat(heat: Heat, title: str) -> go.Figure:
     figure.update_xaxes(title_text="tablets, in the order of their tokens", showticklabels=told, row=len(panels), col=1)
     figure.update_yaxes(showgrid=False)
     figure.update_yaxes(autorange="reversed", showticklabels=len(heat.rows) <= 64)
-    highest = float(max(cells.max(initial=0) for _, cells in panels)) or 1.0
+    highest = float(max(np.nan_to_num(cells).max(initial=0) for _, cells in panels)) or 1.0
     bar: dict[str, object] = {"title": {"text": what, "side": "right"}, "thickness": 12, "outlinewidth": 0}
     if heat.measured:
         bar |= _ticks(highest)
@@ -152,6 +160,12 @@ def draw_heat(heat: Heat, title: str) -> go.Figure:
     subtitle = f"{plural(heat.volumes, 'volume')}, {plural(heat.tablets, 'tablet')}{moves}{pooled}{missing}"
     each = max(260, min(600, 60 + 22 * len(heat.rows)))
     return style.styled(figure, title, subtitle, 110 + each * len(panels))
+
+
+def _amount(cell: float, heat: Heat) -> str:
+    if math.isnan(cell):
+        return "no replica"
+    return f"{size(round(cell))}" if heat.measured else f"{cell:.0f}"
 
 
 def _tables(metadata: ClusterMetadata, table: str | None) -> list[Table]:

@@ -148,13 +148,15 @@ class StreamHistory(NamedTuple):
     short: bool
 
 
-def violations(history: StreamHistory, writes: Sequence[Access]) -> list[str]:
-    """What does not hold of a stream; empty when all of it does."""
+def violations(history: StreamHistory, writes: Sequence[Access], lossy: Sequence[Access] = ()) -> list[str]:
+    """What does not hold of a stream; empty when all of it does. `lossy`: writes that one replica may have had alone,
+    where storage was lost for good.
+    """
     found = []
     if not history.short:
         found += _not_once(history.stream, writes)
         found += _not_in_time(history, writes)
-        found += _ends_elsewhere(history)
+        found += _ends_elsewhere(history, lossy)
     found += _out_of_order(history.stream) if not history.append_only else []
     known = Counter(history.stream)
     for follower in history.followers:
@@ -216,18 +218,24 @@ def _not_in_time(history: StreamHistory, writes: Sequence[Access]) -> list[str]:
     return found
 
 
-def _ends_elsewhere(history: StreamHistory) -> list[str]:
-    """Who applies the changes that are not late, in their order, has what reads show."""
+def _ends_elsewhere(history: StreamHistory, lossy: Sequence[Access]) -> list[str]:
+    """Who applies the changes that are not late, in their order, has what reads show.
+
+    But for what was lost with storage: of a change at ONE reads may show nothing any more, only what was before it.
+    """
     if history.append_only:
         there = Counter((key, note) for key, notes in history.at_rest.items() for note in notes)
         stream = Counter((change.key, change.note) for change in history.stream)
-        return [] if there == stream else [f"reads show {there - stream} and the stream has {stream - there} besides"]
+        may_lack = Counter((one.key, one.note) for one in history.stream if _is_of(one, lossy))
+        if not there - stream and not stream - there - may_lack:
+            return []
+        return [f"reads show {there - stream} and the stream has {stream - there} besides"]
     if not history.in_time:
         return []
     state: dict[int, str | None] = {}
-    times: dict[int, list[int]] = defaultdict(list)
+    changes: dict[int, list[Change]] = defaultdict(list)
     for change in history.stream:
-        times[change.key].append(change.written_at)
+        changes[change.key].append(change)
         if change.late:
             continue
         if change.kind == "delete":
@@ -235,13 +243,38 @@ def _ends_elsewhere(history: StreamHistory) -> list[str]:
         else:
             state[change.key] = change.note
     shown = {key: notes[0] for key, notes in history.at_rest.items()}
-    # Two at the same microsecond: which of them counts may change once, when one is merged (decision 012).
-    return [
-        f"of key {key} a read shows {str(shown.get(key))[:20]!r} and the stream ends with {str(state.get(key))[:20]!r}"
-        for key in sorted({*state, *shown})
-        if (key in state, state.get(key)) != (key in shown, shown.get(key))
-        and times[key].count(max(times[key], default=0)) <= 1
-    ]
+    found = []
+    for key in sorted({*state, *shown}):
+        times = [change.written_at for change in changes[key]]
+        # Two at the same microsecond: which of them counts may change once, when one is merged (decision 012).
+        if times.count(max(times, default=0)) > 1 or (key in state, state.get(key)) == (key in shown, shown.get(key)):
+            continue
+        if (key in shown, shown.get(key)) not in _after_losses(changes[key], lossy):
+            found.append(
+                f"of key {key} a read shows {str(shown.get(key))[:20]!r} and the stream ends with "
+                f"{str(state.get(key))[:20]!r}"
+            )
+    return found
+
+
+def _after_losses(changes: Sequence[Change], lossy: Sequence[Access]) -> list[tuple[bool, str | None]]:
+    """What may be left of a key: whether there is a row, and its note. The newest change, or the one before it where
+    that is lossy, and so on; nothing, where all of them are.
+    """
+    left: list[tuple[bool, str | None]] = []
+    for change in sorted(changes, key=lambda change: (change.written_at, change.position), reverse=True):
+        left.append((change.kind != "delete", None if change.kind == "delete" else change.note))
+        if not _is_of(change, lossy):
+            return left
+    return [*left, (False, None)]
+
+
+def _is_of(change: Change, writes: Sequence[Access]) -> bool:
+    """Whether a change is that of one of these writes."""
+    return any(
+        change.written_at in one.times and change.key in one.notes and one.notes[change.key] == change.note
+        for one in writes
+    )
 
 
 def _out_of_order(stream: Sequence[Change]) -> list[str]:

@@ -80,9 +80,11 @@ def violations(history: RowHistory) -> list[str]:
     """What does not hold of a history; empty when all of it does."""
     found = list(history.unexpected)
     writes = [access for access in history.accesses if access.kind != "read"]
+    lossy: list[Access] = []
     if harmed(history.scenario):
         # What one replica alone has acknowledged may have been on the one that is gone.
         writes = [one._replace(acknowledged=False) if one.level == "ONE" else one for one in writes]
+        lossy = [one for one in writes if one.level == "ONE"]
     for read in history.accesses:
         if read.kind != "read":
             continue
@@ -94,7 +96,7 @@ def violations(history: RowHistory) -> list[str]:
             found += _wrong(key, read, writes, in_time=history.in_time)
     found += _needless_errors(history)
     if history.stream is not None:
-        found += change_histories.violations(history.stream, writes)
+        found += change_histories.violations(history.stream, writes, lossy)
     if history.whole and not history.append_only:
         found += _torn(history.accesses, writes)
     # Who was paused takes its time, and the root has no deadline.

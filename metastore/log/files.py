@@ -6,6 +6,7 @@ makes one of it. Two entries of one epoch that are not the same are never passed
 
 from __future__ import annotations
 
+import functools
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,9 @@ from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.rewriting import NewFile
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import words_of
+
+FEW_ENTRIES = 64
+"""So many at most are kept as bytes: what commits share in one append, not what is copied or compacted."""
 
 SCHEMA = pa.schema(
     [
@@ -140,14 +144,24 @@ def _read_rows(storage: Storage, uri: str, path: str, after: int, up_to: int | N
 
 def write_entries(storage: Storage, uri: str, entries: Sequence[Entry]) -> LogFile:
     """Store entries in a new data file, to be synced with the version that will name it. Raises StorageUnavailable."""
+    data = _encoded(tuple(entries)) if len(entries) <= FEW_ENTRIES else _encode(entries)
+    path = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
+    storage.write_bytes(f"{uri}/{path}", data)
+    return LogFile(path, data.size, len(entries), entries[0].epoch, entries[-1].epoch)
+
+
+@functools.lru_cache(maxsize=1)
+def _encoded(entries: tuple[Entry, ...]) -> pa.Buffer:
+    """Log members get what the root has just got, so the last bytes stay."""
+    return _encode(entries)
+
+
+def _encode(entries: Sequence[Entry]) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     pq.write_table(
         to_arrow(entries), sink, compression="zstd", write_page_checksum=True, row_group_size=ROW_GROUP_ENTRIES
     )
-    data = sink.getvalue()
-    path = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
-    storage.write_bytes(f"{uri}/{path}", data)
-    return LogFile(path, data.size, len(entries), entries[0].epoch, entries[-1].epoch)
+    return sink.getvalue()
 
 
 def write_anew(storage: Storage, uri: str, entries: list[Entry]) -> LogFile:

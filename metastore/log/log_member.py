@@ -33,16 +33,22 @@ Source = Callable[[int, int], Sequence[Entry]]
 
 
 class Sealed(StorageUnavailable):
-    """A member has promised a later generation: nothing of the earlier one is taken any more."""
+    """A member has promised a later generation, or another one of this number: nothing of the earlier one is taken any
+    more. `number`: that of the promise.
+    """
+
+    number = 0
 
 
 def promised_to(uri: str, number: int) -> Sealed:
     """The error of a member, or a root, that knows a later generation."""
-    return Sealed(
+    error = Sealed(
         f"{uri} has promised generation {number} of the log members",
         hint="A change of the log members, or a recovery of the root, is under way or was not ended: see "
         "`epochlake metadata describe`",
     )
+    error.number = number
+    return error
 
 
 class NotAdopted(StorageUnavailable):
@@ -171,8 +177,12 @@ class LogMember:
         if self._log is None or self._number != number:
             self._log, self._number, self._position = self._logs.open(self._log_of(number)), number, Position()
         tries = 0
+        # What follows what was read here before needs no other look: an append to a log that has moved on is refused.
+        is_read = 0 < self._position.epoch < tail.epoch
         while True:
-            self._read_on(self._log)
+            if not is_read:
+                self._read_on(self._log)
+            is_read = False
             # After the log was read, and before it is appended to: see above.
             promised = max(generations.numbers(self._storage, self._promises), default=0)
             if promised > number:

@@ -169,6 +169,7 @@ class MajorityLog:
 
     def _ask_until_durable(self, tail: Position, entries: Sequence[Entry]) -> None:
         deadline = time.monotonic() + self._patience
+        said: dict[str, Exception] = {}
         while True:
             generation = self._newest()
             if generation is None:
@@ -179,11 +180,16 @@ class MajorityLog:
                 self._ends = asked.ends
                 return
             errors = list(asked.failed.values())
+            said |= {
+                uri: error for uri, error in asked.failed.items() if not isinstance(error, _Busy) or uri not in said
+            }
             diverged = [error for error in errors if isinstance(error, Diverged)]
             if diverged:
                 raise diverged[0]
             # A change of the members, which is under way, ends with a generation that is newer here.
             if not any(isinstance(error, Sealed | _Busy) for error in errors) or time.monotonic() >= deadline:
+                # One that was asked a moment before the end has said why before.
+                asked.failed = {uri: error for uri, error in said.items() if uri not in asked.done}
                 raise _too_few(generation, asked)
             time.sleep(RETRY_SECONDS)
 

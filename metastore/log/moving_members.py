@@ -19,6 +19,9 @@ from epochlake.metastore.log.log_member import PART, LogMember, MemberLogs, Seal
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
+TRIES = 3
+"""How often a change is begun under a new number when a member turns out to have promised its number to another one."""
+
 
 class MemberState(NamedTuple):
     """A member as it answers: the newest generation that it has promised and that it has a whole copy of, and the last
@@ -85,11 +88,36 @@ class MemberMover:
         HashMismatch for a directory of another cluster.
         """
         members = generations.members_of(uris)
-        current = generations.newest(self._storage, self._register)
-        asked = {*members, *(current.members if current is not None else ())}
-        seen = [promise.number for uri in asked for promise in self._promises(uri)]
-        number = max([*seen, current.number if current is not None else 0]) + 1
-        return self.carry_out(Generation(number, cluster_id, self._root, members), root)
+        newest = 0
+        for left in reversed(range(TRIES)):
+            current = generations.newest(self._storage, self._register)
+            asked = {*members, *(current.members if current is not None else ())}
+            seen = [promise.number for uri in asked for promise in self._promises(uri)]
+            number = max([*seen, newest, current.number if current is not None else 0]) + 1
+            try:
+                return self.carry_out(Generation(number, cluster_id, self._root, members), root)
+            except Sealed as sealed:
+                # A member of neither set has promised more: to somebody who was killed before he came to the others,
+                # or who is at work now. Who has come to his end is not passed over.
+                if not left or generations.newest(self._storage, self._register) != current:
+                    raise
+                newest = sealed.number
+        raise AssertionError("the last try returns or raises")
+
+    def resume(self, root: EpochLog) -> Generation | None:
+        """End the change that is unfinished, under a number of its own where another change has taken its number
+        meanwhile; None where there is none. Raises as `reconfigure`.
+        """
+        unfinished = self.unfinished()
+        if unfinished is None:
+            return None
+        try:
+            return self.carry_out(unfinished, root)
+        except Sealed:
+            current = generations.newest(self._storage, self._register)
+            if current is not None and current.number >= unfinished.number:
+                raise
+            return self.reconfigure(unfinished.cluster_id, unfinished.members, root)
 
     def carry_out(self, generation: Generation, root: EpochLog) -> Generation:
         """Begin a generation, or go on with one that was left unfinished. Raises as `reconfigure`."""

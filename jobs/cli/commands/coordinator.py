@@ -43,8 +43,13 @@ def run(
     """
     # Here, not at the top: only this command needs streaming, and perhaps Spark.
     from epochlake.jobs.coordinator.coordinator import Coordinator
+    from epochlake.jobs.upkeep.log_member_track import LogMemberTrack, end_unfinished, kept_automatically
 
     session = of(context)
+    keeps_members = kept_automatically(session.configuration)
+    if keeps_members:
+        # Before the cluster is opened, which cannot be while one is unfinished.
+        end_unfinished(session.configuration, session.storage)
     where = streaming or Streaming(session.configuration.coordinator.streaming)
     spread: dict[str, Any] = {}
     if where is Streaming.SPARK:
@@ -71,6 +76,9 @@ def run(
 
         track = CompactionTrack(session.cluster)
         spread |= {"beside": [track, ChangeTrack(session.cluster, woken=track.woken)], "woken": track.woken}
+    if keeps_members:
+        keeping = LogMemberTrack(session.cluster)
+        spread |= {"beside": [*spread["beside"], keeping], "on_trouble": keeping.out_of_reach}
     look = partial(operations_in_flight, session.cluster)
     with (
         interrupted_says("what was committed until then stays, and the next coordinator goes on from there"),

@@ -27,21 +27,67 @@ def reconfigure(
     members: Annotated[
         list[str] | None, typer.Argument(metavar="[DIRECTORY]…", help="All members from now on.", show_default=False)
     ] = None,
+    auto: Annotated[
+        bool,
+        typer.Option(
+            "--auto",
+            help="Choose them: 1 up to 2 nodes, 3 up to 5, 5 up to 100, 10 beyond, on volumes of nodes that answer, "
+            "over all datacenters and racks, with few changes.",
+        ),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show who would join and leave; change nothing.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show how far an unfinished change is.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="End a change that was begun and not ended.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Go back to the members of before a change that was not ended.")
+    ] = False,
 ) -> None:
     """Make these directories the log members, in place of those that are.
 
     The log is copied to the new ones first. Then the old ones promise to take nothing more, and commits wait until the
-    rest is copied. It can be killed at any point: --resume ends it, and naming other members begins anew.
+    rest is copied. It can be killed at any point: --resume ends it, --cancel goes back, and naming other members
+    begins anew.
     """
     session = of(context)
-    if bool(members) == resume:
-        raise InvalidRequest("which members was not said", hint="Name all members, or give --resume and no member")
+    asked = {"members": bool(members), "--auto": auto, "--status": status, "--resume": resume, "--cancel": cancel}
+    given = [name for name, is_given in asked.items() if is_given]
+    if len(given) != 1 or (dry_run and given[0] not in ("members", "--auto")):
+        raise InvalidRequest(
+            f"{' and '.join([*given, *(['--dry-run'] if dry_run else [])])} do not go together"
+            if given
+            else "which members was not said",
+            hint="Name all members, or give one of --auto, --status, --resume and --cancel; --dry-run shows a choice",
+        )
     if resume:
         log_members.resume(session.configuration, session.storage)
-    else:
-        log_members.reconfigure(session.configuration, session.storage, _cluster_id(session), members or [])
+    elif cancel:
+        log_members.cancel(session.configuration, session.storage)
+    elif not status:
+        proposed = (
+            _chosen(session) if auto else log_members.named(session.configuration, session.storage, members or [])
+        )
+        if dry_run:
+            session.show(proposed, text.proposed)
+            return
+        # Who is there already is copied to anew only when somebody asks for it by name.
+        if not auto or proposed.joining or proposed.leaving:
+            log_members.reconfigure(
+                session.configuration,
+                session.storage,
+                proposed,
+                lambda: session.cluster.metadata.identity.cluster_id,
+                make_directories=auto,
+            )
     session.show(log_members.describe(session.configuration, session.storage), text.members)
+
+
+def _chosen(session: Session) -> log_members.MembersProposed:
+    if log_members.describe(session.configuration, session.storage).unfinished is not None:
+        # Until it has ended nobody can read what nodes there are.
+        raise InvalidRequest(
+            "a change of the log members is unfinished", hint="End it by --resume or --cancel first: --status shows it"
+        )
+    return log_members.propose(session.cluster)
 
 
 @app.command("recover")
@@ -58,7 +104,3 @@ def recover(
     """
     session = of(context)
     session.show(log_members.recover(session.configuration, session.storage, members), text.restored)
-
-
-def _cluster_id(session: Session) -> str:
-    return session.cluster.metadata.identity.cluster_id

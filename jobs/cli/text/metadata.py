@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epochlake.jobs.upkeep.log_members import LogMembers, RootRestored
+from epochlake.jobs.upkeep.log_members import LogMemberRow, LogMembers, MembersProposed, RootRestored
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -14,8 +14,28 @@ def members(document: LogMembers) -> list[RenderableType]:
     for row in document.members:
         said = row.trouble or f"epoch {row.epoch}" if row.trouble or row.adopted else "no whole copy"
         lines.append(Text(f"{row.member}: {said}"))
-    if document.unfinished is not None:
-        lines.append(Text(f"the change to generation {document.unfinished} is unfinished"))
+    if document.change is not None:
+        lines.append(Text(f"the change to generation {document.change.generation} is unfinished:"))
+        lines += [Text(f"{row.member}: {_got_to(row, document.change.generation)}") for row in document.change.members]
+        lines.append(Text("metadata reconfigure --resume ends it, --cancel goes back"))
+    return lines
+
+
+def _got_to(row: LogMemberRow, generation: int) -> str:
+    if row.trouble:
+        return row.trouble
+    if row.promised < generation:
+        return "has not promised it"
+    return f"epoch {row.epoch}" if row.adopted >= generation else "has promised it, and has no whole copy of it"
+
+
+def proposed(document: MembersProposed) -> list[RenderableType]:
+    rows = [f"+ {uri}" if uri in document.joining else f"  {uri}" for uri in document.members]
+    rows += [f"- {uri}" for uri in document.leaving]
+    lines: list[RenderableType] = [Text(row) for row in rows]
+    lines += [Text(f"{node} cannot be one: {reason}") for node, reason in document.unavailable.items()]
+    if not document.joining and not document.leaving:
+        lines.append(Text("these are the log members already"))
     return lines
 
 

@@ -126,6 +126,16 @@ def test_a_keyspace_is_renamed_and_its_old_name_leads_to_the_new_one(grown: Comm
     assert grown.done("table", "show", "heavens.t")
 
 
+@pytest.mark.parametrize("name", ["system", "System"])
+def test_no_keyspace_is_called_as_the_metadata_are(grown: CommandLine, name: str) -> None:
+    for asked in (["create", name, "--replication", "dc1=3"], ["rename", "air", name]):
+        for dry in (["--dry-run"], []):
+            refused = grown.json("keyspace", *asked, *dry)
+            assert (refused.code, refused.error["code"]) == (3, "invalid-name")
+            assert "Spark reads its tables as system.tablets" in refused.error["message"]
+    assert [one["name"] for one in grown.done("keyspace", "list")] == ["air"]
+
+
 def test_a_ttl_is_given_shown_changed_and_taken_away(grown: CommandLine, cluster: Cluster) -> None:
     create = ["table", "create", "air.v", "--column", "id bigint, seen timestamp, n int", "--primary-key", "id"]
     refused = grown.json(*create, "--ttl", "n 30d")

@@ -92,6 +92,7 @@ def test_rows_are_deleted_by_the_keys_of_a_file(line: CommandLine, tmp_path: Pat
         (["at >= 2013-01-02T00:00:00Z"], ["AA 1"]),
         (["fare = 12.50"], ["UA 1"]),
         (["carrier <> 'UA'"], ["AA 1"]),
+        (["carrier != 'null'", "delay > 3"], ["AA 1", "UA 1"]),
         (["flight != 1"], ["UA 2"]),
     ],
 )
@@ -150,6 +151,8 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no filter": (["query", TABLE, "--where", "delay"], "the filter 'delay' cannot be read"),
     "a filter of no column": (["query", TABLE, "--where", "tail = 3"], "has no column tail"),
     "a value of another type": (["query", TABLE, "--where", "delay > late"], "'late' is no double"),
+    "a value that is null": (["query", TABLE, "--where", "carrier = NULL"], "Write carrier is null"),
+    "two filters in one": (["query", TABLE, "--where", "carrier = UA or carrier = AA"], "looks like one more filter"),
     "more than null": (["query", TABLE, "--where", "delay is null now"], "'now' follows 'is null'"),
     "half a key": (["query", TABLE, "--key", "carrier=UA"], "column flight (int) is missing"),
     "no key": (["query", TABLE, "--key", "carrier"], "Write COLUMN=VALUE"),

@@ -134,6 +134,38 @@ def test_a_csv_is_read_as_it_is_meant_whatever_is_in_its_texts(
     assert found == dict(enumerate([*texts, "NA", ""]))
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('1,"Rome\n2,Oslo\n3,Bonn\n', "a text that begins in line 2 is in quotes that never end"),
+        ('1,Rome\n2,"', "a text that begins in line 3 is in quotes that never end"),
+        ('1,"Rome\n2,"Oslo\n', "a text that begins in line 2 goes on behind its closing quote"),
+        ('1,"two\nlines"\n2,"a \\"b\\""\n', "a text that begins in line 4 goes on behind its closing quote"),
+    ],
+)
+def test_a_quote_that_is_not_closed_takes_no_row_with_it(
+    small: SmallCluster, tmp_path: Path, lines: str, said: str
+) -> None:
+    epochlake.create_table(small.cluster, "air.texts", [("id", "int", False), ("t", "string", True)], ["id"])
+    for mark in ("", "\ufeff"):
+        (tmp_path / "texts.csv").write_text(f'{mark}"id",t\n{lines}', encoding="utf-8")
+        with pytest.raises(InvalidRequest, match=said):
+            small.cluster.load("air.texts", tmp_path / "texts.csv")
+    assert small.cluster.count("air.texts") == 0
+
+
+def test_quotes_that_belong_to_a_text_are_loaded(small: SmallCluster, tmp_path: Path) -> None:
+    epochlake.create_table(small.cluster, "air.texts", [("t", "string", True), ("id", "int", False)], ["id"])
+    texts = ['5" pipe', '"', '""', '","', "", '"\n1,2\n"', "a\r\nb", '5"']
+    with (tmp_path / "texts.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        numbered = zip(texts, range(len(texts)), strict=True)
+        csv.writer(file, quoting=csv.QUOTE_NONNUMERIC).writerows([("t", "id"), *numbered])
+        file.write('5" pipe,8\r\n5",9\r\n"",10')
+    small.cluster.load("air.texts", tmp_path / "texts.csv")
+    found = {row["id"]: row["t"] for row in small.cluster.scan("air.texts").read_all().to_pylist()}
+    assert found == {**dict(enumerate(texts)), 8: '5" pipe', 9: '5"', 10: ""}
+
+
 def test_a_number_of_a_csv_is_null_only_where_it_says_so_and_never_too_large(
     small: SmallCluster, tmp_path: Path
 ) -> None:

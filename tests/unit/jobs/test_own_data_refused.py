@@ -102,6 +102,10 @@ def test_what_is_no_query_no_file_and_no_session_is_said_at_once(small: SmallClu
     for call, said in (
         (lambda: cluster.sql(None), "None is no query. Write one SELECT"),
         (lambda: cluster.load(TABLE, 7), "7 is no name of a file. Give a path"),
+        (lambda: cluster.load(TABLE, ""), "'' is no name of a file. Give a path"),
+        (lambda: cluster.load(TABLE, ["a.csv", 7]), "7 is no name of a file. Give a path"),
+        (lambda: cluster.load(TABLE, [b"a.csv"]), "b'a.csv' is no name of a file. Give a path"),
+        (lambda: cluster.load(TABLE, "a.csv", batch=5), "the batch name 5 cannot be used"),
         (lambda: cluster.pipeline("load", None), "None is no session of Spark. Give the notebook's `spark`"),
     ):
         with pytest.raises(InvalidRequest, match=re.escape(said)):

@@ -234,15 +234,37 @@ def test_cells_are_what_volumes_hold_and_a_plan_moves_them() -> None:
     assert rows == ["n1/d0", "n2/d0", "n3/d0", "n4/d0"]
     for (_, tablet, volume), held in sizes.items():
         assert found.now[volume - 1, tablet] == held
-    assert found.now.sum() == sum(sizes.values())
+    assert np.nansum(found.now) == sum(sizes.values())
     assert found.after is not None
-    assert found.after.sum() == found.now.sum()
-    changed = {(int(row), int(column)) for row, column in np.argwhere(found.after != found.now)}
+    assert np.nansum(found.after) == np.nansum(found.now)
+    changed = {
+        (int(row), int(column)) for row, column in np.argwhere(np.nan_to_num(found.after) != np.nan_to_num(found.now))
+    }
     assert changed == {(2, 2), (3, 2)}
     figure = draw_heat(found, "moves")
     assert [trace.type for trace in figure.data] == ["heatmap", "heatmap"]
     with pytest.raises(InvalidRequest, match="Make the plan again"):
         heat_of(joined(metadata, "n5"), sizes, plan=plan)
+
+
+def test_a_replica_of_no_bytes_has_a_colour_and_no_replica_has_none() -> None:
+    metadata = small_cluster()
+    volumes = metadata.tablets.maps["id-flights"].replicas(0)
+    sizes = {("id-flights", 1, volume): 500 for volume in metadata.tablets.maps["id-flights"].replicas(1)}
+    missing = next(v for v in range(1, 5) if v not in volumes)
+    moves = (MovePlanned(1, "air.flights", 0, f"n{volumes[0]}/d0", f"n{missing}/d0", 0, ""),)
+    found = heat_of(metadata, sizes, plan=BalancePlan(metadata.epoch, True, moves, (), ()))
+    assert {row + 1 for row in np.flatnonzero(found.now[:, 0] == 0)} == set(volumes)
+    assert np.isnan(found.now[missing - 1, 0])
+    assert found.after is not None
+    assert np.isnan(found.after[volumes[0] - 1, 0])
+    assert found.after[missing - 1, 0] == 0
+    now, after = draw_heat(found, "empty tablets").data
+    assert {now.z[volume - 1][0] for volume in volumes} == {0}
+    assert np.isnan(now.z[missing - 1][0])
+    assert (now.text[missing - 1][0], after.text[missing - 1][0]) == ("no replica", "0 B")
+    unknown = heat_of(metadata, sizes, unmeasured=volumes[:1])
+    assert np.isnan(unknown.now[volumes[0] - 1]).all(), "what nobody measured is not 0 bytes"
 
 
 def test_a_thousand_nodes_and_a_hundred_thousand_tablets_are_cells_that_add_up() -> None:
@@ -255,7 +277,7 @@ def test_a_thousand_nodes_and_a_hundred_thousand_tablets_are_cells_that_add_up()
     metadata = applied([CreateKeyspace(keyspace(dc1=3)), table("flights", replicas.tolist())], metadata)
     found = heat_of(metadata, None, "air.flights")
     assert found.now.shape == (heat.MOST_ROWS, heat.MOST_COLUMNS)
-    assert found.now.sum() == 3 * tablets
+    assert np.nansum(found.now) == 3 * tablets
     assert (found.volumes, found.tablets) == (nodes, tablets)
     assert "cells are sums of several" in draw_heat(found, "many").layout.title.text
 

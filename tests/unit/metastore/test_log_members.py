@@ -254,6 +254,29 @@ def test_a_change_of_members_that_was_killed_is_gone_on_with(tmp_path: Path) -> 
     assert group.open().read(0) == entries
 
 
+@pytest.mark.parametrize("way", ["resume", "reconfigure"])
+def test_a_number_that_somebody_has_left_with_a_member_of_neither_set_is_passed_over(tmp_path: Path, way: str) -> None:
+    group = Group(tmp_path, 9)
+    old, new, others = (tuple(group.members[at : at + 3]) for at in (0, 3, 6))
+    group.reconfigure(0, 1, 2)
+    group.reconfigure(3, 4, 5)
+    # A change to others was begun once, which leads to the old members; of the next ones one was killed before he came
+    # to a member of now, and another one, who got the same number, after that.
+    LogMember(group.storage, others[0], group.logs).seal(generations.Generation(1, CLUSTER, group.root, old))
+    LogMember(group.storage, old[0], group.logs).seal(generations.Generation(3, CLUSTER, group.root, old))
+    unfinished = generations.Generation(3, CLUSTER, group.root, others)
+    for uri in new:
+        LogMember(group.storage, uri, group.logs).seal(unfinished)
+    mover, root = group.mover(), group.logs.open(f"{group.root}/log")
+    assert mover.unfinished() == unfinished
+    done = mover.resume(root) if way == "resume" else mover.reconfigure(CLUSTER, [*others, old[0]], root)
+    assert done is not None
+    assert done.number == 4
+    assert set(done.members) >= set(others)
+    assert mover.unfinished() is None
+    assert mover.resume(root) is None
+
+
 def test_too_few_members_restore_nothing(tmp_path: Path) -> None:
     group = Group(tmp_path, 3)
     group.reconfigure(0, 1, 2)

@@ -1,0 +1,62 @@
+"""The checker of streams of changes on histories that were made by hand: what it has to say, and what it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from epochlake.jobs.testing.change_histories import Change, StreamHistory, violations
+from epochlake.jobs.testing.row_checkers import Access
+
+WRITES = [("w1", 100, "QUORUM"), ("w2", 200, "ONE"), (None, 300, "ONE")]
+
+
+def access(note: str | None, at: int, level: str) -> Access:
+    kind = "delete" if note is None else "write"
+    return Access(kind, "pipeline", at, at + 1, level != "ONE", {7: note}, level=level, times=(at,))
+
+
+ALL = [access(*one) for one in WRITES]
+LOSSY = [one for one in ALL if one.level == "ONE"]
+
+
+def stream(*numbers: int, late: Sequence[int] = ()) -> list[Change]:
+    changes = []
+    for position, number in enumerate(numbers, 1):
+        note, at, _ = WRITES[number]
+        changes.append(Change(position, 7, "delete" if note is None else "insert", note, at, number in late))
+    return changes
+
+
+def wrong(changes: list[Change], shown: list[str | None], *, lossy: bool, append_only: bool = False) -> list[str]:
+    history = StreamHistory(changes, [], [], {7: shown} if shown else {}, append_only, in_time=True, short=False)
+    return violations(history, ALL, LOSSY if lossy else ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown", "holds_without_losses", "holds"),
+    [
+        (stream(0, 1), ["w2"], True, True),
+        (stream(0, 1), ["w1"], False, True),  # w2 was on one replica
+        (stream(0, 1), [], False, False),  # and w1 on two
+        (stream(0, 1, 2), [], True, True),
+        (stream(0, 1, 2), ["w2"], False, True),  # nobody has the delete any more
+        (stream(0, 1, 2), ["w1"], False, True),
+        (stream(1, 0, late=[0]), ["w2"], True, True),
+        (stream(1, 0, late=[0]), ["w1"], False, True),
+        (stream(1, 0, late=[0]), [], False, False),
+    ],
+)
+def test_reads_end_as_the_stream_does_but_for_what_one_replica_alone_may_have_had(
+    changes: list[Change], shown: list[str | None], holds_without_losses: bool, holds: bool
+) -> None:
+    assert ("of key 7 a read shows" in str(wrong(changes, shown, lossy=False))) is not holds_without_losses
+    assert ("of key 7 a read shows" in str(wrong(changes, shown, lossy=True))) is not holds
+
+
+def test_of_rows_that_are_never_replaced_only_those_at_one_may_be_lost() -> None:
+    assert wrong(stream(0, 1), ["w1", "w2"], lossy=False, append_only=True) == []
+    assert wrong(stream(0, 1), ["w1"], lossy=False, append_only=True)
+    assert wrong(stream(0, 1), ["w1"], lossy=True, append_only=True) == []
+    assert wrong(stream(0, 1), ["w2"], lossy=True, append_only=True)
+    assert wrong(stream(0), ["w1", "w2"], lossy=True, append_only=True)
