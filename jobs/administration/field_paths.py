@@ -22,6 +22,7 @@ from epochlake.metastore.metadata.struct_fields import (
     Tree,
     at,
     changed,
+    numbered,
     of_type,
     places,
     structs,
@@ -152,6 +153,7 @@ def _changed(table: Table, column: Column, request: FieldRequest, last: int) -> 
     for one in table.dropped_fields:
         if one.column_id == column.column_id:
             taken[one.stored_path[:-1]].add(one.stored_path[-1].lower())
+    before, last_before = tree, last
     made, last = changed(tree, changes, lambda path: frozenset(taken[path]), last)
     empty = [path for path, struct in structs(made) if not struct.members]
     if empty:
@@ -162,6 +164,8 @@ def _changed(table: Table, column: Column, request: FieldRequest, last: int) -> 
         )
     if request.order:
         made, last = changed(made, FieldChanges(order=_orders(table, column, made, request.order)), _none, last)
+    if made == numbered(before, last_before)[0]:
+        return column, last_before  # they are like that already
     return with_tree(column, made), last
 
 

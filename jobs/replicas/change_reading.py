@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.replicas.change_entries import ChangeEntry
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
-from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
+from epochlake.jobs.replicas.file_columns import FileColumns, columns_to_read
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import meet
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
@@ -72,7 +72,7 @@ def changes_of(storage: Storage, index: ChangeIndex, entry: ChangeEntry, wanted:
         if wanted.within is not None and not any(meet(file.extent, window) for window in wanted.within):
             continue
         names = [TOKEN, WRITTEN_AT, DELETED, *wanted.schema.names]
-        rows = _read(storage, index, entry, file, names, file_columns(wanted.table))
+        rows = _read(storage, index, entry, file, names, columns_to_read(wanted.table))
         late = _late(storage, index, entry, file, wanted.table)
         if wanted.within is not None:
             inside = _inside(rows.column(TOKEN).to_numpy(), wanted.within)
@@ -108,7 +108,7 @@ def _late(storage: Storage, index: ChangeIndex, entry: ChangeEntry, file: DataFi
         return none
     told_by = list(judged_by(table))
     names = [TOKEN, WRITTEN_AT, DELETED, *told_by]
-    known_as = file_columns(table)
+    known_as = columns_to_read(table)
     parts = [_read(storage, index, entry, file, names, known_as)]
     parts += [_read(storage, index, other, newer, names, known_as) for other, newer in overtaken]
     ids = [file.file_id, *(newer.file_id for _, newer in overtaken)]

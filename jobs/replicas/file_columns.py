@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.replicas.column_types import arrow_type
 from epochlake.jobs.replicas.schema import DELETED, spark_ddl
-from epochlake.jobs.replicas.struct_columns import FIELD_ID, as_now, as_stored, fields_of, stored_ddl
+from epochlake.jobs.replicas.struct_columns import FIELD_ID, as_now, as_stored, fields_of, stored_ddl, structs_of
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest, words_of
 
@@ -53,15 +53,15 @@ class FileColumns(msgspec.Struct, frozen=True, dict=True):
         column = self._by_name.get(name)
         return column is not None and column.column_id is not msgspec.UNSET and column.column_id > self.created
 
-    def says_fields(self, name: str) -> bool:
+    def has_structs(self, name: str) -> bool:
         """Whether files may have other fields in a column than it has now."""
         column = self._by_name.get(name)
-        return column is not None and fields_of(column) is not None
+        return column is not None and structs_of(column) is not None
 
     def values_now(self, name: str, stored: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Values of a column as a file has them, with the fields that it has now; as they are where it says none."""
+        """Values of a column as a file has them, with the fields that it has now; as they are where it has no structs."""
         column = self._by_name.get(name)
-        tree = None if column is None else fields_of(column)
+        tree = None if column is None else structs_of(column)
         return stored if tree is None else as_now(stored, tree)
 
     def filled(self, name: str, rows: int) -> pa.Array:
@@ -141,6 +141,16 @@ def file_columns(table: Table) -> FileColumns | None:
     if table.alterations is msgspec.UNSET:
         return None
     return FileColumns(table.columns, table.alterations.created)
+
+
+def columns_to_read(table: Table) -> FileColumns | None:
+    """How a reader without Spark finds the columns of a table in its files: `file_columns`, and what it needs to find
+    the fields of structs also where nothing was altered.
+    """
+    known_as = file_columns(table)
+    if known_as is None and any(structs_of(column) is not None for column in table.columns):
+        return FileColumns(table.numbered, len(table.columns))
+    return known_as
 
 
 def filled(column: Column, rows: int) -> pa.Array:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-from epochlake.jobs.replicas.file_columns import file_columns
+from epochlake.jobs.replicas.file_columns import columns_to_read
 from epochlake.jobs.replicas.merging import MergedFile, MergePlan, RangeMerge, Source, encode
 from epochlake.jobs.replicas.run_files import rows_of_file
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
@@ -81,7 +81,8 @@ class _Stream:
     def __init__(self, storage: Storage, table: Table, source: Source) -> None:
         self._columns = [*(column.name for column in table.columns), TOKEN, WRITTEN_AT, DELETED]
         spans = None if source.whole else [(source.low, source.high)]
-        self._groups = rows_of_file(storage, source.uri, spans, self._columns, _in_utc, known_as=file_columns(table))
+        known_as = columns_to_read(table)
+        self._groups = rows_of_file(storage, source.uri, spans, self._columns, _in_utc, known_as=known_as)
         self._ahead: pa.Table | None = None
         self._there: pa.Table | None = None
         self._tokens: NDArray[np.int64] = np.zeros(0, dtype=np.int64)

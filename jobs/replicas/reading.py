@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from epochlake.jobs.replicas.damage import ExpectedFile
-from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
+from epochlake.jobs.replicas.file_columns import FileColumns, columns_to_read, file_columns
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, merged, rows_are_in, select
 from epochlake.jobs.replicas.replica import ReplicaAddress
@@ -273,7 +273,7 @@ def plan_read(
         files |= union
     load: dict[VolumeId, int] = defaultdict(int)
     runs = []
-    columns = file_columns(table)
+    columns = columns_to_read(table)
     first = _beginning(holders.values(), turn)
     for file in sorted((files[file_id] for file_id in wanted), key=lambda file: (file.min_token, file.file_id)):
         able = holders[file.file_id]

@@ -116,7 +116,7 @@ def _read_schema(
         if stored_name in stored.names:
             type_ = stored.field(stored_name).type
             is_wider = declared is not None and not pa.types.is_nested(declared) and declared != type_
-            as_declared = is_wider or (known_as is not None and known_as.says_fields(name))
+            as_declared = is_wider or (known_as is not None and known_as.has_structs(name))
             fields.append(pa.field(name, of_type(declared if as_declared else type_)))
         elif known_as is not None and known_as.may_be_absent(name):
             fields.append(pa.field(name, of_type(declared)))

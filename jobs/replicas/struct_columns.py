@@ -1,6 +1,6 @@
 """Values of columns with structs in data files, and back: fields by their names in files, or by those of now.
 
-Only of columns that say their fields (metadata/struct_fields.py). A field that a file lacks is null, one that the
+A field that a file lacks is null, one that the
 column has no more is left out, and where it is in the struct does not matter. A struct that is null stays so, and one
 that is there stays there also where a file has none of its fields.
 """
@@ -24,6 +24,14 @@ FIELD_ID = b"PARQUET:field_id"
 def fields_of(column: Column) -> Tree | None:
     """The fields of a column; None where nothing is said of them."""
     return None if column.fields is msgspec.UNSET else tree_of(column)
+
+
+@lru_cache(maxsize=1024)
+def structs_of(column: Column) -> Tree | None:
+    """The type of a column with structs; None for one without. Where nothing is said of its fields, files call them so,
+    but for upper and lower case: Spark has written fields as they came.
+    """
+    return tree_of(column) if "struct" in column.type.lower() else None
 
 
 def as_now(values: pa.ChunkedArray, tree: Tree) -> pa.ChunkedArray:
@@ -105,7 +113,7 @@ def _place(type_: pa.StructType, member: Member, stored: bool) -> int | None:
     place = type_.get_field_index(name)
     if place >= 0:
         return int(place)
-    # Spark does not tell fields apart by upper and lower case, and has written them as they came.
+    # Spark does not tell fields apart by upper and lower case, and once they were written as they came.
     alike = [number for number, field in enumerate(type_) if field.name.lower() == name.lower()]
     return alike[0] if len(alike) == 1 else None
 

@@ -65,8 +65,9 @@ class AlterColumns(Event, frozen=True):
                 f"column {before[number].name!r} is part of the primary key of {self.name}: it cannot be dropped",
                 hint="Make another table with the key that you want, and write the rows there",
             )
+        kept_checks = [one for one in self._checks(table) if one.epoch]
         for number, column in after.items():
-            require_fields(table, before.get(number), column)
+            require_fields(table, before.get(number), column, kept_checks)
             if number in before:
                 _require_kept(table, before[number], column)
             else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from epochlake.metastore.metadata.events.base import require
-from epochlake.metastore.metadata.model import Column, DroppedField, Table
+from epochlake.metastore.metadata.model import Check, Column, DroppedField, Table
 from epochlake.metastore.metadata.struct_fields import (
     ArrayOf,
     Leaf,
@@ -29,10 +29,10 @@ UNUSABLE = frozenset(" ,;{}()\n\t=`.")
 """No field that is added or renamed has one of these in its name: neither a file nor a path could name it."""
 
 
-def require_fields(table: Table, before: Column | None, after: Column) -> None:
+def require_fields(table: Table, before: Column | None, after: Column, checks: Sequence[Check]) -> None:
     """That what is said of the fields of a column is whole, and that each which stays is the same one in files.
 
-    `before`: the column as it was; None for one that is new, of which nothing is said.
+    `before`: the column as it was; None for one that is new, of which nothing is said. `checks`: those that stay.
     """
     name = f"column {after.name!r} of {table.full_name}"
     if before is None or after.fields is msgspec.UNSET:
@@ -47,12 +47,12 @@ def require_fields(table: Table, before: Column | None, after: Column) -> None:
     require(bool(after.fields), Code.INVALID_EVENT, f"{name} is {after.type}, and has no fields")
     _require_same(_Within(table, before), was, now, (), ())
     renamed_or_gone = list(_renamed_or_gone(was, now))
-    checks = [check.name for check in table.checked if after.column_id in check.columns]
+    held = [check.name for check in checks if after.column_id in check.columns]
     require(
-        not checks or not renamed_or_gone,
+        not held or not renamed_or_gone,
         Code.CHECKED_COLUMN,
-        f"check {', '.join(checks)} of {table.full_name} reads column {before.name!r}: its fields stay as they are",
-        hint=f"Drop the check first: --drop-check {','.join(checks)}",
+        f"check {', '.join(held)} of {table.full_name} reads column {before.name!r}: its fields stay, under their names",
+        hint=f"Drop the check first: --drop-check {','.join(held)}",
     )
 
 
