@@ -38,6 +38,7 @@ COMMITTER = ("tests/unit/metastore/test_committer_truth.py", "tests/unit/metasto
 PAST = "jobs/gate/past_reading.py"
 CHECKS = ("tests/unit/jobs/test_checks.py",)
 TTL = "tests/unit/jobs/test_time_to_live.py"
+STRUCTS = ("tests/unit/jobs/test_altered_structs.py",)
 PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
 
 MUTANTS = (
@@ -58,9 +59,37 @@ MUTANTS = (
     Mutant(
         "values of a dropped column are lost in silence",
         "jobs/gate/commit_phase.py",
-        "        return [one for one in now.dropped if one.column_id in written]\n",
-        "        return []\n",
+        "[one for one in now.dropped if one.column_id in written]\n",
+        "[]\n",
         ("tests/unit/jobs/test_altering_races.py",),
+    ),
+    Mutant(
+        "values of a dropped field are lost in silence",
+        "jobs/gate/commit_phase.py",
+        "                lost.append(field)\n",
+        "                pass\n",
+        STRUCTS,
+    ),
+    Mutant(
+        "a field gets the name in files of another one that was dropped",
+        "metastore/metadata/events/table_fields.py",
+        "    taken = {name.lower() for name in known} | within.dropped(stored)\n",
+        "    taken = {name.lower() for name in known}\n",
+        ("tests/unit/metastore/test_events.py",),
+    ),
+    Mutant(
+        "fields of files are found by the names of now",
+        "jobs/replicas/struct_columns.py",
+        "    name = member.stored_as if stored else member.name\n",
+        "    name = member.name\n",
+        STRUCTS,
+    ),
+    Mutant(
+        "a struct that is null is one of nulls",
+        "jobs/replicas/struct_columns.py",
+        "    return pa.StructArray.from_arrays(parts, fields=list(type_), mask=values.is_null())\n\n\ndef _place",
+        "    return pa.StructArray.from_arrays(parts, fields=list(type_))\n\n\ndef _place",
+        STRUCTS,
     ),
     Mutant(
         "a read goes on with the columns of before",

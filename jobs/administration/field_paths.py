@@ -46,13 +46,16 @@ class Named(NamedTuple):
 def named(text: str, columns: Mapping[str, Column]) -> Named:
     """The column of that name, or the field at that path; what is neither is taken for a column.
 
-    Dots part the steps; a name with a dot is in backquotes. A column whose name is the whole text comes first.
+    Dots part the steps; a name with a dot is in backquotes. A column whose name is the whole text comes first. Raises
+    InvalidRequest for a path into a column that cannot be read.
     """
     if text in columns:
         return Named(text, ())
     steps = _steps(text)
     if len(steps) > 1 and steps[0] in columns:
         return Named(steps[0], tuple(steps[1:]))
+    if len(steps) == 1 and text.partition(".")[0] in columns:
+        raise InvalidRequest(f"the path {text!r} cannot be read", hint="Write names parted by dots, as address.street")
     return Named(text, ())
 
 

@@ -59,7 +59,7 @@ class FileColumns(msgspec.Struct, frozen=True, dict=True):
         return column is not None and structs_of(column) is not None
 
     def values_now(self, name: str, stored: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Values of a column as a file has them, with the fields that it has now; as they are where it has no structs."""
+        """Values of a column as a file has them, with the fields that it has now; as they are without structs."""
         column = self._by_name.get(name)
         tree = None if column is None else structs_of(column)
         return stored if tree is None else as_now(stored, tree)

@@ -51,7 +51,7 @@ def require_fields(table: Table, before: Column | None, after: Column, checks: S
     require(
         not held or not renamed_or_gone,
         Code.CHECKED_COLUMN,
-        f"check {', '.join(held)} of {table.full_name} reads column {before.name!r}: its fields stay, under their names",
+        f"check {', '.join(held)} of {table.full_name} reads column {before.name!r}: its fields keep their names",
         hint=f"Drop the check first: --drop-check {','.join(held)}",
     )
 

@@ -54,6 +54,62 @@ def test_all_that_is_said_of_columns_is_one_epoch_and_is_shown(grown: CommandLin
     assert ([one["name"] for one in before["columns"]], before["dropped"]) == (["id", "note", "size"], [])
 
 
+def test_fields_of_structs_are_changed_and_shown_by_their_paths(grown: CommandLine) -> None:
+    columns = "id bigint, home struct<street:string,zip:int>, trips array<struct<days:int>>"
+    grown.done("table", "create", "air.p", "--column", columns, "--primary-key", "id")
+    words = ["--add", "home.city string, note string", "--drop", "home.zip", "--rename", "home.street:road"]
+    words += ["--widen", "trips.element.days:bigint", "--comment", "home.street:where it is", "--order", "home.city"]
+    planned = grown.done("table", "alter", "air.p", *words, "--dry-run")
+    assert "struct<city:string,road:string>" in json.dumps(planned)
+    done = grown.done("table", "alter", "air.p", *words)
+    shown = grown.done("table", "show", "air.p")
+    assert [(one["name"], one["type"], one["column_id"]) for one in shown["columns"]] == [
+        ("id", "bigint", 1),
+        ("home", "struct<city:string,road:string>", 2),
+        ("trips", "array<struct<days:bigint>>", 3),
+        ("note", "string", 8),
+    ]
+    fields = [field for one in shown["columns"] for field in one["fields"]]
+    assert [(one["path"], one["field_id"], one["stored_as"], one["added"]) for one in fields] == [
+        ("home.city", 6, "city", True),
+        ("home.road", 4, "street", False),
+        ("trips.element.days", 7, "days", False),
+    ]
+    assert shown["dropped_fields"] == [
+        {"column_id": 2, "name": "home.zip", "stored_path": ["zip"], "epoch": done["epoch"]}
+    ]
+    told = grown.text("table", "show", "air.p").out
+    assert all(part in told for part in ("home.road", "where it is", "dropped: home.zip (by epoch"))
+
+
+FIELDS_REFUSED = [
+    (["--drop", "home.no"], 3, "unknown-column", "home.street, home.zip"),
+    (["--add", "id.x int"], 3, "unknown-column", "is bigint, and has no fields"),
+    (["--drop", "home.street,home.zip"], 3, "no-columns", "Drop the whole of it"),
+    (["--widen", "home.zip:smallint"], 3, "narrower-type", "bigint of tinyint"),
+    (["--rename", "home.zip:a b"], 3, "invalid-name", "Use no space"),
+    (["--add", "home.x int default 5"], 2, "", "Add it without"),
+    (["--rename", "home.zip:home.code"], 2, "", "without its path"),
+    (["--nullable", "home.zip"], 2, "", ""),
+    (["--add", "home. int"], 2, "", "as address.street"),
+    (["--drop", "home..zip"], 2, "", "as address.street"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "error", "hint"), FIELDS_REFUSED)
+def test_a_change_of_fields_that_cannot_be_says_why_and_commits_nothing(
+    grown: CommandLine, words: list[str], code: int, error: str, hint: str
+) -> None:
+    columns = "id bigint, home struct<street:string,zip:int>"
+    grown.done("table", "create", "air.p", "--column", columns, "--primary-key", "id")
+    before = grown.log()
+    for dry in (["--dry-run"], []):
+        refused = grown.json("table", "alter", "air.p", *words, *dry)
+        assert (refused.code, grown.log()) == (code, before)
+        assert refused.error.get("code", "") == error or not error
+        assert hint in refused.error.get("hint", "")
+
+
 SENSELESS = [
     (["--rename", "note"], "OLD:NEW"),
     (["--rename", "note:a", "--rename", "note:b"], "twice"),

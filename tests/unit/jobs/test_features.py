@@ -27,6 +27,7 @@ from epochlake.metastore.metadata.features import (
     ANNOUNCEMENTS,
     INITIAL_CHECKS,
     KEYSPACE_NAMES,
+    STRUCT_FIELDS,
     SUPPORTED,
     TIME_TO_LIVE,
 )
@@ -167,6 +168,20 @@ def test_a_table_is_created_with_checks_once_every_member_says_since_when_they_h
     administration.enable_features(old.cluster, INITIAL_CHECKS)
     epochlake.create_table(old.cluster, "test.paid", columns, ["id"], checks={"paid": "amount >= 0"})
     assert [check.name for check in old.cluster.table("test.paid").checks] == ["paid"]
+
+
+def test_fields_of_structs_change_once_every_member_knows_that_they_do(old: LocalCluster) -> None:
+    columns = [("id", "bigint", False), ("home", "struct<street:string>", True)]
+    epochlake.create_table(old.cluster, "test.people", columns, ["id"])
+    old.cluster.write("test.people", [{"id": 1, "home": {"street": "s"}}])
+    with pytest.raises(Rejected, match="struct-fields") as refused:
+        epochlake.alter_table(old.cluster, "test.people", add=["home.zip int"])
+    assert refused.value.code is Code.FEATURE_NOT_ENABLED
+    # What needs no feature is done without it.
+    epochlake.alter_table(old.cluster, "test.people", rename={"home": "place"})
+    administration.enable_features(old.cluster, STRUCT_FIELDS)
+    epochlake.alter_table(old.cluster, "test.people", add=["place.zip int"])
+    assert old.cluster.get("test.people", 1) == {"id": 1, "place": {"street": "s", "zip": None}}
 
 
 def test_rows_expire_once_every_member_knows_which(old: LocalCluster) -> None:
