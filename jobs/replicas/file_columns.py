@@ -20,6 +20,7 @@ from epochlake.jobs.replicas.column_types import arrow_type
 from epochlake.jobs.replicas.schema import DELETED, spark_ddl
 from epochlake.jobs.replicas.struct_columns import FIELD_ID, as_now, as_stored, fields_of, stored_ddl, structs_of
 from epochlake.metastore.metadata.model import Column, Table
+from epochlake.metastore.metadata.struct_fields import Tree
 from epochlake.placement.errors import InvalidRequest, words_of
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ class FileColumns(msgspec.Struct, frozen=True, dict=True):
     def _by_name(self) -> dict[str, Column]:
         return {column.name: column for column in self.columns}
 
+    @cached_property
+    def _structs(self) -> dict[str, Tree]:
+        """The types of the columns with structs."""
+        trees = {column.name: structs_of(column) for column in self.columns}
+        return {name: tree for name, tree in trees.items() if tree is not None}
+
     def stored_name(self, name: str) -> str:
         """What files call a column; a system column is called as it is."""
         column = self._by_name.get(name)
@@ -55,13 +62,11 @@ class FileColumns(msgspec.Struct, frozen=True, dict=True):
 
     def has_structs(self, name: str) -> bool:
         """Whether files may have other fields in a column than it has now."""
-        column = self._by_name.get(name)
-        return column is not None and structs_of(column) is not None
+        return name in self._structs
 
     def values_now(self, name: str, stored: pa.ChunkedArray) -> pa.ChunkedArray:
         """Values of a column as a file has them, with the fields that it has now; as they are without structs."""
-        column = self._by_name.get(name)
-        tree = None if column is None else structs_of(column)
+        tree = self._structs.get(name)
         return stored if tree is None else as_now(stored, tree)
 
     def filled(self, name: str, rows: int) -> pa.Array:

@@ -8,7 +8,6 @@ that is there stays there also where a file has none of its fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 import msgspec
 import pyarrow as pa
@@ -20,13 +19,11 @@ from epochlake.placement.column_ddl import ddl_of
 FIELD_ID = b"PARQUET:field_id"
 
 
-@lru_cache(maxsize=1024)
 def fields_of(column: Column) -> Tree | None:
     """The fields of a column; None where nothing is said of them."""
     return None if column.fields is msgspec.UNSET else tree_of(column)
 
 
-@lru_cache(maxsize=1024)
 def structs_of(column: Column) -> Tree | None:
     """The type of a column with structs; None for one without. Where nothing is said of its fields, files call them so,
     but for upper and lower case: Spark has written fields as they came.
@@ -75,7 +72,11 @@ def completed(value: object, tree: Tree) -> object:
 
 
 def _converted(values: pa.ChunkedArray, tree: Tree, *, stored: bool) -> pa.ChunkedArray:
-    type_ = arrow_type_of(type_of(tree))
+    now = type_of(tree)
+    type_ = arrow_type_of(now)
+    # A type that is equal says nothing where a name is used again: in the file it is another field.
+    if values.type == type_ and (not stored or now == type_of(tree, stored=True)):
+        return values
     return pa.chunked_array([_as(piece, tree, type_, stored) for piece in values.chunks], type_)
 
 
