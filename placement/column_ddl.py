@@ -36,7 +36,7 @@ _NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tiny
 """Delta's names of types that Spark calls something else."""
 
 _LEXEME = re.compile(r"\s*(`(?:[^`]|``)+`|\w+|[<>(),:])")
-_PLAIN = re.compile(r"\w+\Z")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def delta_type(ddl: str) -> DeltaType:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import msgspec
 from epochlake.jobs.administration.columns import parse_added
-from epochlake.jobs.administration.field_paths import FieldRequest, columns_with, named, request_of
+from epochlake.jobs.administration.field_paths import FieldRequest, columns_with, named, new_name, request_of
 from epochlake.jobs.administration.merge_barrier import let_merges_end
 from epochlake.jobs.administration.operators import OptionChanges, TableAlteration
 from epochlake.jobs.coordinator.fencing import Barrier, Fences, Sides
@@ -293,7 +293,11 @@ def _parted(table: Table, changes: ColumnChanges) -> tuple[ColumnChanges, dict[s
 
     of_columns = msgspec.structs.replace(
         changes,
-        add=tuple(new for new in changes.add if is_column("add", new.name, new)),
+        add=tuple(
+            msgspec.structs.replace(new, name=new_name(table, new.name))
+            for new in changes.add
+            if is_column("add", new.name, new)
+        ),
         drop=tuple(text for text in changes.drop if is_column("drop", text)),
         rename={text: name for text, name in changes.rename.items() if is_column("rename", text, name)},
         widen={text: type_ for text, type_ in changes.widen.items() if is_column("widen", text, type_)},

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 from epochlake.metastore.metadata.model import Column
-from epochlake.placement.column_ddl import delta_type
+from epochlake.placement.column_ddl import delta_type, quoted
 from epochlake.placement.errors import InvalidRequest
 
 _NULLABILITY = re.compile(r"\s+(not\s+)?null\s*\Z", re.IGNORECASE)
@@ -32,7 +32,8 @@ def parse_columns(texts: Iterable[str], primary_key: Sequence[str] = ()) -> tupl
 def parse_added(texts: Iterable[str]) -> tuple[Column, ...]:
     """Columns that a table gets, as `parse_columns` reads them, which may have a default: `c int not null default 5`.
 
-    A default is written as it is, or in quotes: `city string default 'Den Haag'`. Raises InvalidRequest.
+    A default is written as it is, or in quotes: `city string default 'Den Haag'`. A name with dots is a path to a field
+    of a struct; one in backquotes stays in them where it has a dot. Raises InvalidRequest.
     """
     columns = []
     for text in texts:
@@ -40,6 +41,9 @@ def parse_added(texts: Iterable[str]) -> tuple[Column, ...]:
             default = _DEFAULT.search(definition)
             rest = definition if default is None else definition[: default.start()]
             column = _column(rest, ())
+            read = _NAME.match(rest)
+            if "." in column.name and read is not None and read[1] is not None:
+                column = msgspec.structs.replace(column, name=quoted(column.name))
             if default is not None:
                 column = msgspec.structs.replace(column, default=_unquoted(default.group(1)))
             columns.append(column)
@@ -60,8 +64,8 @@ def _column(definition: str, primary_key: Sequence[str]) -> Column:
             f"the column {definition.strip()!r} cannot be read",
             hint="Write name and type, as in 'flight bigint not null'",
         )
-    quoted, plain, type_ = match.groups()
-    name = plain if quoted is None else quoted.replace("``", "`")
+    whole, plain, type_ = match.groups()
+    name = plain if whole is None else whole.replace("``", "`")
     type_ = " ".join(type_.split())
     try:
         delta_type(type_)

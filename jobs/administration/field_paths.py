@@ -59,6 +59,19 @@ def named(text: str, columns: Mapping[str, Column]) -> Named:
     return Named(text, ())
 
 
+def new_name(table: Table, name: str) -> str:
+    """The name of a column that is to be added, which is no path: one with a dot is in backquotes. Raises Rejected."""
+    steps = _steps(name)
+    if len(steps) > 1:
+        raise Rejected(
+            Code.UNKNOWN_COLUMN,
+            f"{table.full_name} has no column {steps[0]} that could get a field {'.'.join(steps[1:])}",
+            hint="Paths begin with the name that the column has now; a column with a dot in its name is added in "
+            f"backquotes: {quoted(name)}",
+        )
+    return steps[0]
+
+
 def _steps(text: str) -> list[str]:
     steps, position = [], 0
     while position <= len(text):

@@ -82,12 +82,27 @@ def test_fields_of_structs_are_changed_and_shown_by_their_paths(grown: CommandLi
     assert all(part in told for part in ("home.road", "where it is", "dropped: home.zip (by epoch"))
 
 
+def test_a_column_with_a_dot_in_its_name_is_none_of_a_struct(grown: CommandLine) -> None:
+    columns = "id bigint, home struct<street:string>, `home.of` int"
+    grown.done("table", "create", "air.p", "--column", columns, "--primary-key", "id")
+    grown.done("table", "alter", "air.p", "--add", "`a.b` int, `home`.`x-y` int, home.z int")
+    grown.done("table", "alter", "air.p", "--drop", "home.of", "--rename", "a.b:c", "--comment", "home.`x-y`:said")
+    shown = grown.done("table", "show", "air.p")["columns"]
+    assert [(one["name"], one["type"]) for one in shown] == [
+        ("id", "bigint"),
+        ("home", "struct<street:string,`x-y`:int,z:int>"),
+        ("c", "int"),
+    ]
+
+
 FIELDS_REFUSED = [
     (["--drop", "home.no"], 3, "unknown-column", "home.street, home.zip"),
     (["--add", "id.x int"], 3, "unknown-column", "is bigint, and has no fields"),
     (["--drop", "home.street,home.zip"], 3, "no-columns", "Drop the whole of it"),
     (["--widen", "home.zip:smallint"], 3, "narrower-type", "bigint of tinyint"),
     (["--rename", "home.zip:a b"], 3, "invalid-name", "Use no space"),
+    (["--add", "hmoe.x int"], 3, "unknown-column", "in backquotes: `hmoe.x`"),
+    (["--rename", "home:house", "--add", "house.x int"], 3, "unknown-column", "the name that the column has now"),
     (["--add", "home.x int default 5"], 2, "", "Add it without"),
     (["--rename", "home.zip:home.code"], 2, "", "without its path"),
     (["--nullable", "home.zip"], 2, "", ""),
