@@ -250,6 +250,15 @@ def _changed(table: Table, changes: ColumnChanges) -> tuple[Column, ...]:
     )
     if twice:
         raise InvalidRequest(f"column {twice[0]!r} of {table.full_name} is to be dropped, and changed as well")
+    whole = next(
+        (column for column in before if column.fields is not msgspec.UNSET and column.name in changes.widen), None
+    )
+    if whole is not None:
+        raise Rejected(
+            Code.NARROWER_TYPE,
+            f"column {whole.name!r} of {table.full_name} is {whole.type}, and cannot become another type as a whole",
+            hint="Widen the fields in it one by one, as address.zip:bigint",
+        )
     with_fields, last = columns_with(table, before, fields, table.last_column_id)
     columns = [
         msgspec.structs.replace(

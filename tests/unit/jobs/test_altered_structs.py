@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.struct_fields import places, tree_of
 from epochlake.placement.errors import InvalidRequest
 
 from tests.support.clusters import grow, without_zookeeper
@@ -258,6 +260,37 @@ REFUSED = [
     ({"rename": {"a.zip": "b c"}}, "invalid-name"),
     ({"rename": {"a.zip": "zip"}}, "nothing-to-do"),
 ]
+
+
+def test_a_column_that_says_its_fields_is_not_widened_as_a_whole(cluster: Cluster) -> None:
+    alter(cluster, add=["a.city string"])
+    for type_ in ("bigint", "array<int>", "struct<street:string,zip:bigint,city:string>"):
+        with pytest.raises(Rejected, match="as a whole") as refused:
+            alter(cluster, widen={"a": type_})
+        assert refused.value.code == "narrower-type"
+
+
+def test_fields_that_several_add_at_once_are_all_there_with_numbers_of_their_own(cluster: Cluster) -> None:
+    write(cluster, {"id": 1, **OLD})
+    failed: list[BaseException] = []
+
+    def add(number: int) -> None:
+        try:
+            with Cluster(cluster.configuration) as other:
+                alter(other, add=[f"a.x{number} int"])
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    [column] = [one for one in cluster.catch_up().table(TABLE).columns if one.name == "a"]
+    assert sorted(one.member.name for one in places(tree_of(column))) == ["street", "x0", "x1", "x2", "zip"]
+    assert len({one.member.field_id for one in places(tree_of(column))}) == 5
+    assert rows(cluster)[0]["a"] == {**OLD["a"], "x0": None, "x1": None, "x2": None}
 
 
 @pytest.mark.parametrize(("asked", "code"), REFUSED)
