@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from epochlake.jobs.gate.fitting import canonical, is_same_type, require_fitting_columns
+from epochlake.jobs.gate.fitting import canonical, require_fitting_columns
 from epochlake.jobs.replicas.file_columns import default_sql
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.schema import DELETED
@@ -88,6 +88,8 @@ def _as_declared(column: Column, given: str | None) -> SparkColumn:
         missing = F.lit(None).cast(column.type) if column.default is UNSET else F.expr(default_sql(column))
         return missing.alias(column.name)
     named = F.col(f"`{column.name}`")
-    if is_same_type(canonical(given), canonical(column.type)):
+    if canonical(given) == canonical(column.type):
         return named
+    # Also where only upper and lower case of fields differ: files are read by other engines, which find a field by its
+    # very name, and give null for others.
     return named.cast(column.type).alias(column.name)
