@@ -5,8 +5,8 @@ Sizes are those that seed 002 (CEP-21, growing and shrinking the CMS) gives as a
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable
 
 import msgspec
 
@@ -31,43 +31,28 @@ def member_count(nodes: int) -> int:
 
 
 def choose_members(candidates: Collection[Candidate], count: int) -> list[Candidate]:
-    """`count` of the candidates, all of them where there are no more; by name.
+    """`count` of the candidates, all of them where there are no more; by name, which no two of them share.
 
     They are spread over datacenters as evenly as these have candidates, and over the racks of each. Of choices that are
     spread alike it is one with the most of those that are members already, then the first by name: the same whoever
     asks, and in whatever order.
     """
-    by_rack: dict[str, dict[str, list[Candidate]]] = defaultdict(lambda: defaultdict(list))
-    for one in sorted(candidates, key=lambda one: (not one.is_member, one.name)):
-        by_rack[one.datacenter][one.rack].append(one)
-    in_order = {datacenter: _in_turns(racks) for datacenter, racks in by_rack.items()}
-    return sorted(_in_turns(in_order, by_rack)[:count], key=lambda one: one.name)
+    by_name = sorted(candidates, key=lambda one: (not one.is_member, one.name))
+    in_rack = _turns(by_name, lambda one: (one.datacenter, one.rack))
+    by_rack = sorted(by_name, key=lambda one: (in_rack[one.name], not one.is_member, one.rack))
+    in_datacenter = _turns(by_rack, lambda one: one.datacenter)
+    by_datacenter = sorted(
+        by_rack,
+        key=lambda one: (in_datacenter[one.name], in_rack[one.name], not one.is_member, one.datacenter),
+    )
+    return sorted(by_datacenter[:count], key=lambda one: one.name)
 
 
-def _in_turns(
-    groups: Mapping[str, list[Candidate]], by_rack: Mapping[str, Mapping[str, list[Candidate]]] | None = None
-) -> list[Candidate]:
-    """All of some groups, in each turn one of each that has one left: so the first are spread, however many are taken.
-
-    In a turn those come first that are the first ones of their racks, if `by_rack` is given, and then those that are
-    members.
-    """
-    ordered: list[Candidate] = []
-    for turn in range(max(map(len, groups.values()), default=0)):
-
-        def rank(name: str, turn: int = turn) -> tuple[int, bool, str]:
-            one = groups[name][turn]
-            before = 0 if by_rack is None else by_rack[one.datacenter][one.rack].index(one)
-            return before, not one.is_member, name
-
-        left = [name for name, group in groups.items() if len(group) > turn]
-        ordered += [groups[name][turn] for name in sorted(left, key=rank)]
-    return ordered
-
-
-def spread_of(chosen: Iterable[Candidate]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How many each datacenter has, and each rack, the most first."""
-    members = list(chosen)
-    datacenters = Counter(one.datacenter for one in members)
-    racks = Counter((one.datacenter, one.rack) for one in members)
-    return tuple(sorted(datacenters.values(), reverse=True)), tuple(sorted(racks.values(), reverse=True))
+def _turns(ordered: Iterable[Candidate], group: Callable[[Candidate], Hashable]) -> dict[str, int]:
+    """By name: how many of its group come before each."""
+    taken: Counter[Hashable] = Counter()
+    turns = {}
+    for one in ordered:
+        turns[one.name] = taken[group(one)]
+        taken[group(one)] += 1
+    return turns

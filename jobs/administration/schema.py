@@ -163,7 +163,7 @@ def _require_free(name: str) -> None:
     """Not a rule of the event: logs of before may have such a keyspace, which can be renamed."""
     if name.casefold() == RESERVED:
         raise Rejected(
-            Code.INVALID_NAME,
+            Code.RESERVED_NAME,
             f"the name {name!r} is taken by the metadata: Spark reads its tables as {RESERVED}.tablets and the like",
             hint="Choose another name for the keyspace",
         )

@@ -86,6 +86,16 @@ def cast_without_loss(values: pa.ChunkedArray, wanted: pa.DataType) -> tuple[pa.
     return pa.chunked_array([_by_value(piece, wanted) for piece in values.chunks], wanted), []
 
 
+def first_that_cannot_be(values: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> int | None:
+    """The number of the first row that Arrow refuses to cast, for the error; None where it casts each by itself."""
+    for number in range(len(values)):
+        try:
+            values.slice(number, 1).take(pa.array([0])).cast(wanted)
+        except pa.ArrowException:
+            return number
+    return None
+
+
 def _cast(values: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_decimal(wanted) and pa.types.is_integer(values.type):
         # Arrow asks for room for every number of the type, not for those that are there.

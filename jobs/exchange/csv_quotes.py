@@ -1,40 +1,45 @@
-"""Whether the quotes of a CSV are as they have to be: Arrow takes one that is never closed for a text that goes on, and
-the rows below it for a part of that text.
+"""Whether the quotes of a CSV are as they have to be (RFC 4180).
+
+Arrow takes one that is never closed for a text that goes on, and the rows below it for a part of that text, and says
+nothing. Python's reader of CSV says so when it is strict.
 """
 
 from __future__ import annotations
 
+import csv
 import mmap
-import re
+import sys
 from pathlib import Path
 
 from epochlake.placement.errors import InvalidRequest
 
-_WELL_QUOTED = re.compile(
-    rb'(?:[^"]++'
-    # A text in quotes begins where a cell does, and a cell ends where it ends.
-    rb'|(?:(?<=[,\r\n])|(?<=\A\xef\xbb\xbf)|\A)"(?:[^"]++|"")*+"(?=[,\r\n]|\Z)'
-    # Elsewhere in a cell a quote is one of its letters.
-    rb'|(?<![,\r\n])(?<!\A\xef\xbb\xbf)(?<!\A)")*+'
-)
-_IN_QUOTES = re.compile(rb'"(?:[^"]++|"")*+"')
-
 
 def require_well_quoted(path: Path) -> None:
-    """Raises InvalidRequest, with the line, for a text whose quotes end nowhere, or before the cell ends (RFC 4180).
+    """Raises InvalidRequest, with the line, for a row with a text whose quotes end nowhere, or before its cell ends.
 
     Raises OSError for a file that cannot be read. What is no file of a disk is not looked at: it can be read once.
     """
-    if not path.is_file() or path.stat().st_size == 0:
+    if not path.is_file() or not _has_quotes(path):
         return
+    # Of the process: a text may be as long as it likes, as it may for Arrow.
+    csv.field_size_limit(sys.maxsize)
+    begins = 1
+    # Whether it is UTF-8 Arrow says.
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        rows = csv.reader(file, strict=True)
+        try:
+            for _ in rows:
+                begins = rows.line_num + 1
+        except csv.Error as error:
+            raise InvalidRequest(
+                f"the file {path} cannot be read as csv: in the row that begins in line {begins} quotes are not "
+                f"closed, or closed too early ({error})",
+                hint='Close them; a quote in a text is written twice: "5"" pipe"',
+            ) from error
+
+
+def _has_quotes(path: Path) -> bool:
+    if path.stat().st_size == 0:
+        return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
-        found = _WELL_QUOTED.match(held)
-        end = 0 if found is None else found.end()
-        if end == len(held):
-            return
-        what = "goes on behind its closing quote" if _IN_QUOTES.match(held, end) else "is in quotes that never end"
-        line = 1 + held[:end].count(b"\n")
-    raise InvalidRequest(
-        f"the file {path} cannot be read as csv: a text that begins in line {line} {what}",
-        hint='Close it; a quote in a text is written twice: "5"" pipe"',
-    )
+        return held.find(b'"') >= 0

@@ -6,12 +6,13 @@ Arrow takes a time without a zone for one of UTC, and makes infinity of a number
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
+from epochlake.jobs.exchange.casting import first_that_cannot_be
 
 
 def read_json(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Table, dict[str, tuple[int, object]]]:
@@ -29,7 +30,10 @@ def read_json(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Table
             try:
                 fitted = values.cast(wanted)
             except pa.ArrowException:
-                unfit[name] = next(_not_cast(values, wanted))
+                row = first_that_cannot_be(values, wanted)
+                if row is None:
+                    raise
+                unfit[name] = row, values[row].as_py()
                 continue
             table = table.set_column(table.schema.get_field_index(name), name, fitted)
         if _with(wanted, pa.types.is_float32, pa.float64()) != wanted and any(map(_has_infinity, values.chunks)):
@@ -62,18 +66,6 @@ def _with(type_: pa.DataType, is_meant: Callable[[pa.DataType], bool], other: pa
         item = type_.item_field.with_type(_with(type_.item_type, is_meant, other))
         return pa.map_(type_.key_field.with_type(_with(type_.key_type, is_meant, other)), item)
     return type_
-
-
-def _not_cast(values: pa.ChunkedArray, wanted: pa.DataType) -> Iterator[tuple[int, object]]:
-    """The rows whose value cannot be cast."""
-    number = 0
-    for chunk in values.chunks:
-        for at in range(len(chunk)):
-            try:
-                chunk.slice(at, 1).take([0]).cast(wanted)
-            except pa.ArrowException:
-                yield number, chunk[at].as_py()
-            number += 1
 
 
 def _has_infinity(values: pa.Array) -> bool:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
+from epochlake.jobs.exchange.casting import first_that_cannot_be
 from epochlake.jobs.exchange.csv_quotes import require_well_quoted
 from epochlake.jobs.exchange.json_rows import read_json
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
@@ -205,12 +206,7 @@ def _first_unfit(values: pa.Array, wanted: pa.DataType) -> int | None:
     try:
         found = texts.cast(wanted)
     except pa.ArrowException:
-        for number, text in enumerate(texts):
-            try:
-                text.cast(wanted)
-            except pa.ArrowException:
-                return number
-        return None
+        return first_that_cannot_be(texts, wanted)
     if pa.types.is_floating(wanted):
         too_large = pc.and_(pc.is_inf(found), pc.invert(pc.match_substring(texts, "inf", ignore_case=True)))
         return next((number for number, is_so in enumerate(too_large.to_pylist()) if is_so), None)

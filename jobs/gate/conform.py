@@ -96,6 +96,8 @@ def _as_declared(column: Column, given: str | None) -> SparkColumn:
     if column.fields is not UNSET and not is_same_type(have, wanted) and have != VOID:
         # Spark casts structs field by field in their order: each is put where it belongs first.
         named = _in_order(named, of_type(delta_type(given)), tree_of(column))
+    # Also where only upper and lower case of fields differ: files are read by other engines, which find a field by its
+    # very name, and give null for others.
     return named.cast(column.type).alias(column.name)
 
 

@@ -73,7 +73,7 @@ class LogMemberTrack:
 
     def _end_what_is_unfinished(self) -> bool:
         """Whether there was anything: it is ended when it is met for the second time."""
-        unfinished = log_members.describe(self._cluster.configuration, self._cluster.storage).unfinished
+        unfinished = log_members.unfinished(self._cluster.configuration, self._cluster.storage)
         if unfinished is not None and unfinished == self._unfinished:
             end_unfinished(self._cluster.configuration, self._cluster.storage)
         self._unfinished = unfinished
@@ -113,6 +113,6 @@ def end_unfinished(configuration: Configuration, storage: Storage) -> None:
     """End a change of the log members that was left half done, if there is one: a coordinator that was killed in the
     middle of one could not even be opened again. Raises as `log_members.resume`.
     """
-    if log_members.describe(configuration, storage).unfinished is not None:
+    if log_members.unfinished(configuration, storage) is not None:
         ended = log_members.resume(configuration, storage)
         logger.warning("a change of the log members to generation %d was left half done: ended", ended.number)

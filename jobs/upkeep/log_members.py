@@ -98,6 +98,14 @@ def describe(configuration: Configuration, storage: Storage) -> LogMembers:
     )
 
 
+def unfinished(configuration: Configuration, storage: Storage) -> int | None:
+    """The number of the change that was begun and not ended, if there is one; no log is read for it. Raises as
+    `describe`.
+    """
+    found = _mover(_place(configuration, storage)).unfinished()
+    return found.number if found is not None else None
+
+
 def propose(cluster: Cluster) -> MembersProposed:
     """As many members as the size of the cluster asks for, each on a volume of another normal node that answers, spread
     over datacenters and racks, with few changes.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 
 from epochlake.metastore import threads
@@ -179,18 +179,16 @@ class MajorityLog:
                 self._durable = tail
                 self._ends = asked.ends
                 return
-            errors = list(asked.failed.values())
-            said |= {
-                uri: error for uri, error in asked.failed.items() if not isinstance(error, _Busy) or uri not in said
-            }
-            diverged = [error for error in errors if isinstance(error, Diverged)]
+            failed = dict(asked.failed)  # those that were not waited for may still fail
+            # One that was asked a moment before the end has said why before.
+            said |= {uri: error for uri, error in failed.items() if not isinstance(error, _Busy) or uri not in said}
+            diverged = [error for error in failed.values() if isinstance(error, Diverged)]
             if diverged:
                 raise diverged[0]
             # A change of the members, which is under way, ends with a generation that is newer here.
-            if not any(isinstance(error, Sealed | _Busy) for error in errors) or time.monotonic() >= deadline:
-                # One that was asked a moment before the end has said why before.
-                asked.failed = {uri: error for uri, error in said.items() if uri not in asked.done}
-                raise _too_few(generation, asked)
+            under_way = any(isinstance(error, Sealed | _Busy) for error in failed.values())
+            if not under_way or time.monotonic() >= deadline:
+                raise _too_few(generation, set(asked.done), said)
             time.sleep(RETRY_SECONDS)
 
     def _newest(self) -> Generation | None:
@@ -262,12 +260,13 @@ def _task(copying: _Copying, number: int, tail: Position, source: Source, asked:
     return run
 
 
-def _too_few(generation: Generation, asked: _Asked) -> StorageUnavailable:
-    said = [f"{uri}: {str(error).rstrip('. ')}" for uri, error in sorted(asked.failed.items())]
-    silent = sorted(set(generation.members) - set(asked.failed) - asked.done)
-    said += [f"{uri} has not answered" for uri in silent]
+def _too_few(generation: Generation, done: Set[str], failed: Mapping[str, Exception]) -> StorageUnavailable:
+    told = [
+        f"{uri}: {str(failed[uri]).rstrip('. ')}" if uri in failed else f"{uri} has not answered"
+        for uri in sorted(set(generation.members) - done)
+    ]
     return StorageUnavailable(
-        f"{len(asked.done)} of {len(generation.members)} log members have the end of the log, "
-        f"{generation.majority} are needed ({'; '.join(said)})",
+        f"{len(done)} of {len(generation.members)} log members have the end of the log, "
+        f"{generation.majority} are needed ({'; '.join(told)})",
         hint="Mend those, or replace them by `epochlake metadata reconfigure`",
     )

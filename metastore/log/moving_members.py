@@ -88,21 +88,21 @@ class MemberMover:
         HashMismatch for a directory of another cluster.
         """
         members = generations.members_of(uris)
-        newest = 0
-        for left in reversed(range(TRIES)):
+        tries = taken = 0
+        while True:
             current = generations.newest(self._storage, self._register)
             asked = {*members, *(current.members if current is not None else ())}
             seen = [promise.number for uri in asked for promise in self._promises(uri)]
-            number = max([*seen, newest, current.number if current is not None else 0]) + 1
+            number = max([*seen, taken, current.number if current is not None else 0]) + 1
             try:
                 return self.carry_out(Generation(number, cluster_id, self._root, members), root)
             except Sealed as sealed:
                 # A member of neither set has promised more: to somebody who was killed before he came to the others,
                 # or who is at work now. Who has come to his end is not passed over.
-                if not left or generations.newest(self._storage, self._register) != current:
+                tries += 1
+                if tries == TRIES or generations.newest(self._storage, self._register) != current:
                     raise
-                newest = sealed.number
-        raise AssertionError("the last try returns or raises")
+                taken = sealed.number
 
     def resume(self, root: EpochLog) -> Generation | None:
         """End the change that is unfinished, under a number of its own where another change has taken its number

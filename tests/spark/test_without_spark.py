@@ -117,3 +117,24 @@ def test_a_batch_that_was_begun_without_spark_is_continued_by_it(
     with pytest.raises(Rejected):
         pipeline.write(spark.createDataFrame(numbered(40, "y")), FLIGHTS, batch="b")
     assert notes(pipeline.read(FLIGHTS)) == [(n, "x") for n in range(40)]
+
+
+def test_fields_that_a_dataframe_spells_with_other_capitals_are_staged_as_they_are_declared(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark takes them for the same; whoever reads without it finds a field by its very name."""
+    without_zookeeper(monkeypatch)
+    spark_stages_all(monkeypatch)
+    columns = [
+        ("id", "bigint", False),
+        ("at", "struct<street:string,zip:int>", True),
+        ("l", "array<struct<x:int>>", True),
+    ]
+    table = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"}, columns=columns, primary_key=("id",))
+    given = spark.sql("SELECT 1L id, named_struct('Street', 'Via', 'ZIP', 3) at, array(named_struct('X', 7)) l")
+    with table.cluster.pipeline("writer", spark) as pipeline:
+        pipeline.write(given, FLIGHTS)
+        [row] = pipeline.read(FLIGHTS).collect()
+    expected = {"id": 1, "at": {"street": "Via", "zip": 3}, "l": [{"x": 7}]}
+    assert row.asDict(recursive=True) == expected
+    assert table.cluster.get(FLIGHTS, 1) == expected

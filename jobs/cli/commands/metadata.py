@@ -82,7 +82,7 @@ def reconfigure(
 
 
 def _chosen(session: Session) -> log_members.MembersProposed:
-    if log_members.describe(session.configuration, session.storage).unfinished is not None:
+    if log_members.unfinished(session.configuration, session.storage) is not None:
         # Until it has ended nobody can read what nodes there are.
         raise InvalidRequest(
             "a change of the log members is unfinished", hint="End it by --resume or --cancel first: --status shows it"

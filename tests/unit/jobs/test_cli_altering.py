@@ -202,7 +202,7 @@ def test_no_keyspace_is_called_as_the_metadata_are(grown: CommandLine, name: str
     for asked in (["create", name, "--replication", "dc1=3"], ["rename", "air", name]):
         for dry in (["--dry-run"], []):
             refused = grown.json("keyspace", *asked, *dry)
-            assert (refused.code, refused.error["code"]) == (3, "invalid-name")
+            assert (refused.code, refused.error["code"]) == (3, "reserved-name")
             assert "Spark reads its tables as system.tablets" in refused.error["message"]
     assert [one["name"] for one in grown.done("keyspace", "list")] == ["air"]
 

@@ -137,10 +137,10 @@ def test_a_csv_is_read_as_it_is_meant_whatever_is_in_its_texts(
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ('1,"Rome\n2,Oslo\n3,Bonn\n', "a text that begins in line 2 is in quotes that never end"),
-        ('1,Rome\n2,"', "a text that begins in line 3 is in quotes that never end"),
-        ('1,"Rome\n2,"Oslo\n', "a text that begins in line 2 goes on behind its closing quote"),
-        ('1,"two\nlines"\n2,"a \\"b\\""\n', "a text that begins in line 4 goes on behind its closing quote"),
+        ('1,"Rome\n2,Oslo\n3,Bonn\n', "begins in line 2 quotes are not closed"),
+        ('1,Rome\n2,"', "begins in line 3 quotes are not closed"),
+        ('1,"Rome\n2,"Oslo\n', "begins in line 2 quotes are not closed, or closed too early"),
+        ('1,"two\nlines"\n2,"a \\"b\\""\n', "begins in line 4 quotes are not closed, or closed too early"),
     ],
 )
 def test_a_quote_that_is_not_closed_takes_no_row_with_it(

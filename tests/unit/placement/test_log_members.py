@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from itertools import combinations
 
 import msgspec
 import pytest
-from epochlake.placement.log_members import Candidate, choose_members, member_count, spread_of
+from epochlake.placement.log_members import Candidate, choose_members, member_count
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,8 +31,9 @@ clusters = st.lists(places, min_size=1, max_size=7).map(
 
 
 def unevenness(chosen: tuple[Candidate, ...] | list[Candidate]) -> tuple[int, int]:
-    datacenters, racks = spread_of(chosen)
-    return sum(count * count for count in datacenters), sum(count * count for count in racks)
+    datacenters = Counter(one.datacenter for one in chosen)
+    racks = Counter((one.datacenter, one.rack) for one in chosen)
+    return sum(count**2 for count in datacenters.values()), sum(count**2 for count in racks.values())
 
 
 @given(clusters, st.integers(1, 10))
