@@ -3,8 +3,8 @@
 A column has one name in files for ever, whatever it is called now, and no other column ever gets that name. So a file
 of any version of the table is read as the table is now: what was renamed under its new name, what was dropped not at
 all, what was added later with its default, what was widened as the wider type. The same is true of fields of structs
-(struct_columns.py). Everything above files and everything
-that joins, merges or filters rows knows the names of now only (docs/decisions/068-columns-in-files.md).
+(struct_columns.py). Everything above files and everything that joins, merges or filters rows knows the names of now
+only (docs/decisions/068-columns-in-files.md).
 """
 
 from __future__ import annotations

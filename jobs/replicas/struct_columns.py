@@ -1,8 +1,7 @@
 """Values of columns with structs in data files, and back: fields by their names in files, or by those of now.
 
-A field that a file lacks is null, one that the
-column has no more is left out, and where it is in the struct does not matter. A struct that is null stays so, and one
-that is there stays there also where a file has none of its fields.
+A field that a file lacks is null, one that the column has no more is left out, and where it is in the struct does not
+matter. A struct that is null stays so, and one that is there stays there also where a file has none of its fields.
 """
 
 from __future__ import annotations
