@@ -82,7 +82,9 @@ class LogWentBack(HashMismatch):
         super().__init__(
             f"{found} to {known_by} (hash {known_hash[:12] or 'unknown'}): an older copy of the log, or another log, "
             "is in its place. Nothing was appended",
-            hint="Restore the newest copy of the log; if the epochs that are missing are lost for good, run "
+            hint="Restore it from the log members by `epochlake metadata recover`"
+            if "log member" in known_by
+            else "Restore the newest copy of the log; if the epochs that are missing are lost for good, run "
             "`epochlake log accept-loss`"
             + ("; if that finds nothing lost, only this process remembers more: end it" * (known_by == "this process")),
         )

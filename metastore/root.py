@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+
 from epochlake.metastore.errors import ConfigurationError, LogUnreadable
-from epochlake.metastore.log.generations import DIRECTORY
+from epochlake.metastore.log.generations import DIRECTORY, newest
 from epochlake.metastore.log.log_place import LogPlace
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
@@ -46,9 +48,16 @@ def require_new(storage: Storage, root: Root, log: LogPlace) -> None:
         lost = f"the table {log.table} has no epoch" if log.table else f"{log.uri} has lost its _delta_log, or has gone"
         raise LogUnreadable(
             f"{root.uri} holds what a cluster has left ({', '.join(left)}), but no log: {lost}",
-            hint="Restore it from a backup and do not begin another cluster here; to give that cluster up "
-            "for good, choose another root",
+            hint=_restored_by(storage, root)
+            + " and do not begin another cluster here; to give that cluster up for good, choose another root",
         )
+
+
+def _restored_by(storage: Storage, root: Root) -> str:
+    members = newest(storage, root.log_members)
+    if members is None:
+        return "Restore it from a backup"
+    return f"Restore it from its log members by `epochlake metadata recover {shlex.join(members.members)}`"
 
 
 def name_log(storage: Storage, root: Root, table: str) -> None:

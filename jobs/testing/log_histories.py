@@ -141,7 +141,7 @@ def _lost_head(heads: Iterable[bytes], entries: Sequence[Entry]) -> int:
 
 def _heal(world: World) -> None:
     """Put back what commits of the log have lost."""
-    for mending in heal_files(world.storage(world.scheduler.current.process), Root(ROOT).log):
+    for mending in heal_files(world.storage(world.scheduler.current.process), Root(ROOT)):
         world.scheduler.note(f"heal log: {mending}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,14 @@ from epochlake.jobs.replicas.reachability import Probed, probe
 from epochlake.metastore.configuration import Configuration
 from epochlake.metastore.errors import ConfigurationError
 from epochlake.metastore.log import generations
+from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.generations import Generation
+from epochlake.metastore.log.log_member import DeltaMemberLogs
 from epochlake.metastore.log.log_place import LogWithMembers
 from epochlake.metastore.log.moving_members import MemberMover
 from epochlake.metastore.metadata.model import Node, NodeState, VolumeId
 from epochlake.metastore.metastore import log_below
+from epochlake.metastore.root import Root
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
@@ -237,6 +241,24 @@ def cancel(configuration: Configuration, storage: Storage) -> Generation:
     if current is None or mover.unfinished() is None:
         raise _nothing_unfinished()
     return mover.reconfigure(current.cluster_id, current.members, place.below.open())
+
+
+def named_at(storage: Storage, root: Root) -> tuple[str, ...]:
+    """The log members of the newest generation that a root names, if it names one. Raises StorageUnavailable."""
+    return _members_of(generations.newest(storage, root.log_members))
+
+
+def copied(storage: Storage, root: Root) -> list[Entry]:
+    """The entries of the longest copy that a log member has; none without members, and where none answers."""
+    return MemberMover(storage, root.uri, root.log_members, DeltaMemberLogs(storage)).copied()
+
+
+def from_members(root: Root, members: Sequence[str]) -> str:
+    """What to do where nothing but a copy of its members makes the log of a root whole, as a hint."""
+    return (
+        f"Its log members keep what was acknowledged: move {root.log} away, and run "
+        f"`epochlake metadata recover {shlex.join(members)}`"
+    )
 
 
 def _nothing_unfinished() -> InvalidRequest:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
+from epochlake.jobs.upkeep.log_members import copied, from_members, named_at
 from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.metastore.log.compacting import Rewriting, StoredTwice
+from epochlake.metastore.log.holes import Unfillable
 from epochlake.metastore.log.mending import Mending, mend, plan_mending
-from epochlake.metastore.log.restoring import Restoring, plan_restoring, restore
+from epochlake.metastore.log.restoring import Lost, Restoring, plan_restoring, restore
 from epochlake.metastore.metastore import Metastore
+from epochlake.metastore.root import Root
 from epochlake.metastore.storage.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -30,17 +34,33 @@ def compact_log(cluster: Metastore) -> Rewriting:
         return cluster.log_place.delta().compact()
 
 
-def plan_healing(storage: Storage, uri: str) -> list[Mending | Restoring]:
-    """What `heal_files` would do to the log at `uri`: torn commits first, then damaged data files."""
-    return [*plan_mending(storage, uri)] or [*plan_restoring(storage, uri)]
+def plan_healing(storage: Storage, root: Root) -> list[Mending | Restoring]:
+    """What `heal_files` would do to the log of a root: torn commits first, then damaged data files."""
+    copies = partial(copied, storage, root)
+    with _healed_otherwise(storage, root):
+        return [*plan_mending(storage, root.log)] or [*plan_restoring(storage, root.log, copies)]
 
 
-def heal_files(storage: Storage, uri: str) -> list[Mending | Restoring]:
-    """Make commits and data files of the log whole, where that is certain. Needs no cluster that can be opened.
+def heal_files(storage: Storage, root: Root) -> list[Mending | Restoring]:
+    """Make commits and data files of the log whole, where that is certain. Needs no cluster that can be opened. What
+    data files have lost is put back from copies that log members have, too.
 
     Raises LogUnreadable for what cannot be healed, StorageUnavailable.
     """
-    return [*mend(storage, uri), *restore(storage, uri)]
+    copies = partial(copied, storage, root)
+    with _healed_otherwise(storage, root):
+        return [*mend(storage, root.log), *restore(storage, root.log, copies)]
+
+
+@contextmanager
+def _healed_otherwise(storage: Storage, root: Root) -> Iterator[None]:
+    """What the members of a log have is not lost, whatever has become of the log."""
+    try:
+        yield
+    except (Unfillable, Lost) as lost:
+        if members := named_at(storage, root):
+            lost.hint = from_members(root, members)
+        raise
 
 
 def heal_log(cluster: Metastore) -> StoredTwice:

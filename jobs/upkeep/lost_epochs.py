@@ -16,6 +16,7 @@ from epochlake.jobs.coordinator.fencing import sessions_by_replica
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.outcomes import Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.upkeep.log_members import from_members, named_at
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.committing.queue import CommitQueue
 from epochlake.metastore.configuration import Configuration
@@ -131,10 +132,17 @@ def accept_loss(
     """Begin a new incarnation where the log ends. Raises Rejected (nothing-lost) when it holds all that is known.
 
     A log with a hole ends there: what comes after it is put aside. Raises Rejected (can-be-healed) where the hole can
-    be filled. Safe to repeat: what a run that was killed has left to do is done by the next one.
+    be filled, and where log members keep copies. Safe to repeat: what a run that was killed has left to do is done by
+    the next one.
     """
-    storage = storage or Storage(configuration.storage)
-    hole = _hole(storage, Root(configuration.root).log)
+    storage, root = storage or Storage(configuration.storage), Root(configuration.root)
+    if members := named_at(storage, root):
+        raise Rejected(
+            Code.CAN_BE_HEALED,
+            f"nothing is lost that was acknowledged: {', '.join(members)} keep copies of the log",
+            hint=f"Run `epochlake log heal`; where that does not help: {from_members(root, members)}",
+        )
+    hole = _hole(storage, root.log)
     with _Rescued(configuration, storage, hole) as cluster:
         before = cluster.metadata
         look = beyond(cluster, replicas=True)

@@ -7,6 +7,7 @@ new members; then the root names the generation. Every step can be repeated, by 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from epochlake.metastore.log.generations import Generation
 from epochlake.metastore.log.log_member import PART, LogMember, MemberLogs, Sealed, Source, promised_to, verified
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
+
+logger = logging.getLogger(__name__)
 
 TRIES = 3
 """How often a change is begun under a new number when a member turns out to have promised its number to another one."""
@@ -67,6 +70,23 @@ class MemberMover:
         except EpochlakeError as error:
             return MemberState(uri, 0, 0, 0, error.statement)
         return MemberState(uri, promised, adopted, entries[-1].epoch if entries else 0, "")
+
+    def copied(self) -> list[Entry]:
+        """The longest copy of the log that a member of the newest generation has: whatever was acknowledged and a
+        majority answers is in it. Nothing in it was ever missing in the log. Empty without members, and where none
+        answers.
+        """
+        current = generations.newest(self._storage, self._register)
+        longest: list[Entry] = []
+        for uri in current.members if current is not None else ():
+            try:
+                adopted, entries = self._copy_of(uri)
+            except EpochlakeError as error:
+                logger.warning("the log member %s was not asked for what the log has lost: %s", uri, error)
+                continue
+            if current is not None and adopted == current.number and len(entries) > len(longest):
+                longest = entries
+        return longest
 
     def unfinished(self) -> Generation | None:
         """The generation that members have promised and that the root does not name, if there is one."""

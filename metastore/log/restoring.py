@@ -2,14 +2,15 @@
 
 Compaction and healing leave the files that they put together where they are, so most entries lie there more than once.
 Nothing is guessed. An entry is taken from another file where the hash of an entry after it leads to it; at the end of
-the log, where nothing comes after, only from files that a commit of the log has named. What is put back takes the
-place of the damaged files in one commit, against exactly what was looked at.
+the log, where nothing comes after, only from files that a commit of the log has named, or from a log member's copy:
+members take only what the log has (docs/decisions/107-log-members.md). What is put back takes the place of the damaged
+files in one commit, against exactly what was looked at.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -32,6 +33,15 @@ TRIES = 5
 """How often it is tried while others append."""
 
 
+Copies = Callable[[], Sequence[Entry]]
+"""The entries that a copy of the log holds, of a log that has members; asked when something is damaged."""
+
+
+def no_copies() -> Sequence[Entry]:
+    """Those of a log without members."""
+    return ()
+
+
 class Damaged(NamedTuple):
     """A data file of the log that cannot be read, or whose entries are not what their hashes say."""
 
@@ -51,7 +61,7 @@ class Restoring(msgspec.Struct, frozen=True):
         if not self.epochs:
             return f"{said}, as its entries are in other files of the log"
         ranges = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in self.epochs)
-        return f"{said}, and epochs {ranges} put back, found whole beside it and proved by their hashes"
+        return f"{said}, and epochs {ranges} put back, found whole elsewhere and proved by their hashes"
 
 
 class Lost(LogUnreadable):
@@ -86,20 +96,20 @@ class Whole(NamedTuple):
     lost: Lost | None
 
 
-def plan_restoring(storage: Storage, uri: str) -> list[Restoring]:
+def plan_restoring(storage: Storage, uri: str, copies: Copies = no_copies) -> list[Restoring]:
     """What `restore` would do; nothing where every data file is whole.
 
     Raises Lost where it cannot be done, LogUnreadable, StorageUnavailable.
     """
     if not _is_there(storage, uri):
         return []
-    whole = look(storage, uri, opened(storage, uri))
+    whole = look(storage, uri, opened(storage, uri), copies)
     if whole.lost is not None:
         raise whole.lost
     return [_restoring(whole)] if whole.damaged else []
 
 
-def restore(storage: Storage, uri: str) -> list[Restoring]:
+def restore(storage: Storage, uri: str, copies: Copies = no_copies) -> list[Restoring]:
     """Put back what damaged data files held; what was done. Damaged files stay where they lie, named by no version.
 
     Raises as `plan_restoring`. Safe to repeat, and to do twice at once.
@@ -108,7 +118,7 @@ def restore(storage: Storage, uri: str) -> list[Restoring]:
         return []
     for _ in range(TRIES):
         table = opened(storage, uri)
-        whole = look(storage, uri, table)
+        whole = look(storage, uri, table, copies)
         if whole.lost is not None:
             raise whole.lost
         if not whole.damaged:
@@ -133,7 +143,7 @@ def opened(storage: Storage, uri: str) -> DeltaTable:
         raise failures.unavailable("read the log at", uri, error) from error
 
 
-def look(storage: Storage, uri: str, table: DeltaTable) -> Whole:
+def look(storage: Storage, uri: str, table: DeltaTable, copies: Copies = no_copies) -> Whole:
     """Read every data file of a version of the log. Raises StorageUnavailable, HashMismatch where two whole files have
     different entries of one epoch.
     """
@@ -155,23 +165,28 @@ def look(storage: Storage, uri: str, table: DeltaTable) -> Whole:
         return Whole([], files, here, [], None)
     known = {file.path for file in (*files, *(one.file for one in damaged))}
     beside = list(loose(storage, uri, known))
-    by_hash = {entry.hash: entry for stored in beside for entry in stored.entries}
+    copied = copies()
+    by_hash = {entry.hash: entry for held in (copied, *(stored.entries for stored in beside)) for entry in held}
     entries: list[Entry] = []
     restored: list[Entry] = []
     for entry in here:
         between = _between(entries, entry, by_hash)
         if between is None or not continues(end_of_previous(entry), [entry]):
-            why = f"no file beside it holds what leads to epoch {entry.epoch} by its hashes"
+            why = f"{_nobody(copied)} holds what leads to epoch {entry.epoch} by its hashes"
             return _cut(uri, damaged, files, entries, restored, max(here[-1].epoch, _last(damaged)), why)
         restored += between
         entries += [*between, entry]
     last = _last(damaged)
-    after = _at_the_end(entries, last, _named(storage, uri, beside))
+    after = _at_the_end(entries, last, [copied, *(stored.entries for stored in _named(storage, uri, beside))])
     entries, restored = [*entries, *after], [*restored, *after]
     if (entries[-1].epoch if entries else 0) < last:
-        why = "no file that a commit has named holds it as well"
+        why = "no file that a commit has named holds it as well" + (", nor does a log member" if copied else "")
         return _cut(uri, damaged, files, entries, restored, last, why)
     return Whole(damaged, files, entries, restored, None)
+
+
+def _nobody(copied: Sequence[Entry]) -> str:
+    return "no file beside it, and no log member," if copied else "no file beside it"
 
 
 def _cut(
@@ -206,11 +221,11 @@ def _between(before: Sequence[Entry], entry: Entry, by_hash: Mapping[str, Entry]
     return found[::-1]
 
 
-def _at_the_end(before: Sequence[Entry], last: int, named: Iterable[Stored]) -> list[Entry]:
-    """The entries up to epoch `last` that continue `before`, from files that a commit has named."""
+def _at_the_end(before: Sequence[Entry], last: int, named: Iterable[Sequence[Entry]]) -> list[Entry]:
+    """The entries up to epoch `last` that continue `before`, from files that a commit has named, and copies."""
     following: dict[tuple[int, str], Entry] = {}
-    for stored in named:
-        for entry in stored.entries:
+    for held in named:
+        for entry in held:
             other = following.setdefault(end_of_previous(entry), entry)
             if other.hash != entry.hash:
                 raise HashMismatch(

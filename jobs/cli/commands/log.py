@@ -172,14 +172,14 @@ def heal(
     A torn commit at the end, as after a power cut, names its entries again when they lie whole beside it; one that held
     none becomes empty. One in the middle, torn or missing, names again what leads by its hashes from the entry before
     it to the entry after it. Entries whose data file is damaged or gone are put back from other files that hold them,
-    as compaction leaves them. A damaged checkpoint of the log's table is put aside where the commits that it stands for
-    are whole. No entry is lost or changed: copies that are the same become one. Refused where that is
-    not certain, and where two entries of one epoch differ.
+    as compaction leaves them, and from the copies of log members. A damaged checkpoint of the log's table is put aside
+    where the commits that it stands for are whole. No entry is lost or changed: copies that are the same become one.
+    Refused where that is not certain, and where two entries of one epoch differ.
     """
     session = of(context)
     session.log_place.delta()  # refused where Spark keeps the files
     # Before the cluster is opened, which a torn log refuses.
-    mended = tuple(map(str, (plan_healing if dry_run else heal_files)(session.storage, session.places.log)))
+    mended = tuple(map(str, (plan_healing if dry_run else heal_files)(session.storage, session.places)))
     if mended and dry_run:
         session.show(Healed(True, 0, (), 0, 0, mended), text.healed)
         return
@@ -210,8 +210,9 @@ def accept_loss_(
 
     For a log that was restored from an older copy, has lost its end, or has a hole or a damaged data file that `log
     heal` cannot fill: then everything from there on is lost, and put aside. Look for a newer copy first; --dry-run
-    names the epochs. What was planned at the lost epochs can not land any more. Run `epochlake repair` on every table
-    afterwards: replicas may have moved.
+    names the epochs. Refused where log members keep copies: `metadata recover` restores the log from them. What was
+    planned at the lost epochs can not land any more. Run `epochlake repair` on every table afterwards: replicas may
+    have moved.
     """
     session = of(context)
     require_request_id(request_id)

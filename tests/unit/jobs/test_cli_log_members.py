@@ -233,3 +233,48 @@ def test_a_coordinator_that_runs_and_one_that_starts_end_what_was_left_half_done
     end_unfinished(configuration, Storage(configuration.storage))
     assert names(lake.done("metadata", "describe")) == others
     assert lake.done("balance", "pause")["epoch"]
+
+
+@pytest.mark.parametrize("lost", ["flipped", "gone"])
+def test_what_the_log_has_lost_is_put_back_from_its_members_and_never_accepted_as_lost(
+    lake: CommandLine, lost: str
+) -> None:
+    lake.done("metadata", "reconfigure", "--auto")
+    epoch = lake.done("balance", "pause")["epoch"]
+    newest = max((lake.root / "log").glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    if lost == "gone":
+        newest.unlink()
+    else:
+        data = newest.read_bytes()
+        newest.write_bytes(data[:300] + bytes([data[300] ^ 1]) + data[301:])
+    assert lake.json("status").code != 0
+    for refused in (lake.json("log", "accept-loss", "--dry-run"), lake.json("log", "accept-loss")):
+        assert (refused.code, refused.error["code"]) == (3, "can-be-healed")
+        assert "Run `epochlake log heal`" in refused.error["hint"]
+    for how in (["--dry-run"], []):
+        [said] = lake.done("log", "heal", *how)["mended"]
+        assert f"epochs {epoch} put back" in said
+    assert lake.done("log", "verify")["last_epoch"] == epoch
+    assert lake.done("balance", "resume")["epoch"] == epoch + 1
+
+
+def test_a_log_with_a_hole_that_nothing_beside_it_fills_is_restored_from_its_members(
+    lake: CommandLine, tmp_path: Path
+) -> None:
+    lake.done("metadata", "reconfigure", "--auto")
+    for switch in ("pause", "resume", "pause", "resume"):
+        epoch = lake.done("balance", switch)["epoch"]
+    commits = sorted((lake.root / "log" / "_delta_log").glob("*.json"))
+    [named] = [json.loads(line)["add"]["path"] for line in commits[-3].read_text().splitlines() if '"add"' in line]
+    (lake.root / "log" / named).unlink()
+    commits[-3].unlink()
+    refused = lake.json("log", "heal")
+    three = places_of(tmp_path, "n1", "n2", "n3")
+    command = f"`epochlake metadata recover {' '.join(three)}`"
+    assert refused.code != 0
+    assert refused.error["hint"].endswith(f"move {lake.root}/log away, and run {command}")
+    (lake.root / "log").rename(tmp_path / "torn")
+    assert command in lake.json("status").error["hint"]
+    assert lake.done("metadata", "recover", *three)["epoch"] == epoch
+    assert lake.done("log", "verify")["last_epoch"] == epoch
+    assert lake.done("balance", "pause")["epoch"] == epoch + 1
