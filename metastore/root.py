@@ -48,16 +48,16 @@ def require_new(storage: Storage, root: Root, log: LogPlace) -> None:
         lost = f"the table {log.table} has no epoch" if log.table else f"{log.uri} has lost its _delta_log, or has gone"
         raise LogUnreadable(
             f"{root.uri} holds what a cluster has left ({', '.join(left)}), but no log: {lost}",
-            hint=_restored_by(storage, root)
-            + " and do not begin another cluster here; to give that cluster up for good, choose another root",
+            hint=f"Restore it from {_source(storage, root)} and do not begin another cluster here; to give that cluster "
+            "up for good, choose another root",
         )
 
 
-def _restored_by(storage: Storage, root: Root) -> str:
-    members = newest(storage, root.log_members)
-    if members is None:
-        return "Restore it from a backup"
-    return f"Restore it from its log members by `epochlake metadata recover {shlex.join(members.members)}`"
+def _source(storage: Storage, root: Root) -> str:
+    generation = newest(storage, root.log_members)
+    if generation is None:
+        return "a backup"
+    return f"its log members by `epochlake metadata recover {shlex.join(generation.members)}`"
 
 
 def name_log(storage: Storage, root: Root, table: str) -> None:

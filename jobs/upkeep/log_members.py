@@ -207,8 +207,11 @@ def reconfigure(
     cluster_id: Callable[[], str],
     *,
     make_directories: bool = False,
+    accept_loss: bool = False,
 ) -> Generation:
     """Make the members those that were proposed. Raises as `MemberMover.reconfigure`.
+
+    `accept_loss`: those of before that do not answer are gone for good, also where they are a majority.
 
     `cluster_id` is asked for the first members of a cluster. `make_directories`: of those that join, which were chosen
     below volumes that answer. Others have to be there, or what is not mounted would be taken for an empty disk.
@@ -219,7 +222,7 @@ def reconfigure(
         for uri in proposed.joining:
             storage.create_directory(uri)
     identity = cluster_id() if current is None else current.cluster_id
-    return _mover(place).reconfigure(identity, proposed.members, place.below.open())
+    return _mover(place, accept_loss=accept_loss).reconfigure(identity, proposed.members, place.below.open())
 
 
 def resume(configuration: Configuration, storage: Storage) -> Generation:
@@ -265,17 +268,22 @@ def _nothing_unfinished() -> InvalidRequest:
     return InvalidRequest("no change of the log members is unfinished")
 
 
-def recover(configuration: Configuration, storage: Storage, members: Sequence[str]) -> RootRestored:
-    """Restore the log at the root of the configuration. Raises as `MemberMover.recover`."""
+def recover(
+    configuration: Configuration, storage: Storage, members: Sequence[str], *, accept_loss: bool = False
+) -> RootRestored:
+    """Restore the log at the root of the configuration. Raises as `MemberMover.recover`.
+
+    `accept_loss`: the members that do not answer are gone for good, and what only they had is given up.
+    """
     place = _place(configuration, storage)
     storage.create_directory(configuration.root, parents=True)
     place.create()
-    recovered = _mover(place).recover(members, place.below.open())
+    recovered = _mover(place, accept_loss=accept_loss).recover(members, place.below.open())
     return RootRestored(recovered.generation.number, recovered.epoch, recovered.source)
 
 
-def _mover(place: LogWithMembers) -> MemberMover:
-    return MemberMover(place.storage, place.root, place.register, place.logs)
+def _mover(place: LogWithMembers, *, accept_loss: bool = False) -> MemberMover:
+    return MemberMover(place.storage, place.root, place.register, place.logs, accept_loss=accept_loss)
 
 
 def _place(configuration: Configuration, storage: Storage) -> LogWithMembers:

@@ -17,6 +17,7 @@ from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.outcomes import Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.upkeep.log_members import from_members, named_at
+from epochlake.jobs.upkeep.log_upkeep import plan_healing
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.committing.queue import CommitQueue
 from epochlake.metastore.configuration import Configuration
@@ -36,9 +37,8 @@ from epochlake.metastore.log.cutting import Behind, CutLog, after_hole, behind
 from epochlake.metastore.log.entry import Entry, Position
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.holes import Unfillable
-from epochlake.metastore.log.mending import plan_mending
 from epochlake.metastore.log.rescued import RescuedLog
-from epochlake.metastore.log.restoring import Lost, plan_restoring
+from epochlake.metastore.log.restoring import Lost
 from epochlake.metastore.log.shortening import ShortLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AcceptLoss
@@ -132,17 +132,17 @@ def accept_loss(
     """Begin a new incarnation where the log ends. Raises Rejected (nothing-lost) when it holds all that is known.
 
     A log with a hole ends there: what comes after it is put aside. Raises Rejected (can-be-healed) where the hole can
-    be filled, and where log members keep copies. Safe to repeat: what a run that was killed has left to do is done by
+    be filled, and of a log that has members. Safe to repeat: what a run that was killed has left to do is done by
     the next one.
     """
     storage, root = storage or Storage(configuration.storage), Root(configuration.root)
-    if members := named_at(storage, root):
+    hole, members = _hole(storage, root), named_at(storage, root)
+    if hole is not None and members:
         raise Rejected(
             Code.CAN_BE_HEALED,
-            f"nothing is lost that was acknowledged: {', '.join(members)} keep copies of the log",
-            hint=f"Run `epochlake log heal`; where that does not help: {from_members(root, members)}",
+            f"{', '.join(members)} keep copies of the log, and nothing is lost that these have",
+            hint=from_members(root, members),
         )
-    hole = _hole(storage, root.log)
     with _Rescued(configuration, storage, hole) as cluster:
         before = cluster.metadata
         look = beyond(cluster, replicas=True)
@@ -188,12 +188,12 @@ def accept_loss(
         )
 
 
-def _hole(storage: Storage, uri: str) -> Unfillable | Lost | None:
+def _hole(storage: Storage, root: Root) -> Unfillable | Lost | None:
     """What the log has lost that nothing puts back; None when it has lost nothing. Raises Rejected for what can be put
     back, LogUnreadable.
     """
     try:
-        mendings = plan_mending(storage, uri) or plan_restoring(storage, uri)
+        mendings = plan_healing(storage, root)
     except (Unfillable, Lost) as hole:
         return hole
     except NotInitialised:

@@ -47,9 +47,16 @@ class Recovered(NamedTuple):
 
 
 class MemberMover:
-    """Changes the members of one log. `register`: the directory of the root's generations, whose parent is there."""
+    """Changes the members of one log. `register`: the directory of the root's generations, whose parent is there.
 
-    def __init__(self, storage: Storage, root: str, register: str, logs: MemberLogs) -> None:
+    `accept_loss`: members that do not answer are gone for good, however many. The log at a root that is there has
+    whatever they acknowledged; of a root that is lost, what only they had is lost as well.
+    """
+
+    def __init__(
+        self, storage: Storage, root: str, register: str, logs: MemberLogs, *, accept_loss: bool = False
+    ) -> None:
+        self._accept_loss = accept_loss
         self._storage = storage
         self._root = root
         self._register = register
@@ -249,13 +256,15 @@ class MemberMover:
                     raise
                 except (StorageUnavailable, AppendUncertain) as error:
                     failed[uri] = error
-        for one in [*self._that_count(relevant, sealed), generation]:
+        earlier = [] if self._accept_loss else self._that_count(relevant, sealed)
+        for one in [*earlier, generation]:
             if len(sealed & set(one.members)) < one.majority:
                 said = "; ".join(f"{uri}: {error.statement}" for uri, error in sorted(failed.items()))
                 raise StorageUnavailable(
                     f"too few members of generation {one.number} of the log members answer: {one.majority} of "
                     f"{', '.join(one.members)} are needed ({said or 'the others were not named'})",
-                    hint="Mount the disks of those that are missing, and try again",
+                    hint="Mount the disks of those that are missing, and try again"
+                    + ("; if they are gone for good, give --accept-loss" if one is not generation else ""),
                 )
         return sealed
 

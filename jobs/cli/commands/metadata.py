@@ -41,6 +41,14 @@ def reconfigure(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Go back to the members of before a change that was not ended.")
     ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Members of before that do not answer are gone for good, even most of them: the log at the root, "
+            "which has to be there, has what they had.",
+        ),
+    ] = False,
 ) -> None:
     """Make these directories the log members, in place of those that are.
 
@@ -51,11 +59,11 @@ def reconfigure(
     session = of(context)
     asked = {"members": bool(members), "--auto": auto, "--status": status, "--resume": resume, "--cancel": cancel}
     given = [name for name, is_given in asked.items() if is_given]
-    if len(given) != 1 or (dry_run and given[0] not in ("members", "--auto")):
+    beside = [name for name, is_given in {"--dry-run": dry_run, "--accept-loss": accept_loss}.items() if is_given]
+    allowed = {"members": ["--dry-run", "--accept-loss"], "--auto": ["--dry-run"]}
+    if len(given) != 1 or not set(beside) <= set(allowed.get(given[0], ())):
         raise InvalidRequest(
-            f"{' and '.join([*given, *(['--dry-run'] if dry_run else [])])} do not go together"
-            if given
-            else "which members was not said",
+            f"{' and '.join([*given, *beside])} do not go together" if given else "which members was not said",
             hint="Name all members, or give one of --auto, --status, --resume and --cancel; --dry-run shows a choice",
         )
     if resume:
@@ -77,6 +85,7 @@ def reconfigure(
                 proposed,
                 lambda: session.cluster.metadata.identity.cluster_id,
                 make_directories=auto,
+                accept_loss=accept_loss,
             )
     session.show(log_members.describe(session.configuration, session.storage), text.members)
 
@@ -96,11 +105,17 @@ def recover(
     members: Annotated[
         list[str], typer.Argument(metavar="DIRECTORY…", help="Every log member that is left.", show_default=False)
     ],
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Too few are left, for good: give up what only the others had."),
+    ] = False,
 ) -> None:
     """Restore the log of a lost root, at the root of the configuration, from its members.
 
     What is restored has every commit that was acknowledged by a majority. Needed are a majority of the members; name
-    all that are left. The root that was lost acknowledges nothing any more should it come back.
+    all that are left. The root that was lost acknowledges nothing any more should it come back. After --accept-loss
+    ZooKeeper and replicas may know of epochs that are gone: `log accept-loss` goes on without them.
     """
     session = of(context)
-    session.show(log_members.recover(session.configuration, session.storage, members), text.restored)
+    restored = log_members.recover(session.configuration, session.storage, members, accept_loss=accept_loss)
+    session.show(restored, text.restored)

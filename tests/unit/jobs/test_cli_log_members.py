@@ -250,7 +250,7 @@ def test_what_the_log_has_lost_is_put_back_from_its_members_and_never_accepted_a
     assert lake.json("status").code != 0
     for refused in (lake.json("log", "accept-loss", "--dry-run"), lake.json("log", "accept-loss")):
         assert (refused.code, refused.error["code"]) == (3, "can-be-healed")
-        assert "Run `epochlake log heal`" in refused.error["hint"]
+        assert refused.error["hint"] == "Run `epochlake log heal`"
     for how in (["--dry-run"], []):
         [said] = lake.done("log", "heal", *how)["mended"]
         assert f"epochs {epoch} put back" in said
@@ -268,7 +268,8 @@ def test_a_log_with_a_hole_that_nothing_beside_it_fills_is_restored_from_its_mem
     [named] = [json.loads(line)["add"]["path"] for line in commits[-3].read_text().splitlines() if '"add"' in line]
     (lake.root / "log" / named).unlink()
     commits[-3].unlink()
-    refused = lake.json("log", "heal")
+    refused, never = lake.json("log", "heal"), lake.json("log", "accept-loss")
+    assert (never.code, never.error["code"]) == (3, "can-be-healed")
     three = places_of(tmp_path, "n1", "n2", "n3")
     command = f"`epochlake metadata recover {' '.join(three)}`"
     assert refused.code != 0
@@ -278,3 +279,43 @@ def test_a_log_with_a_hole_that_nothing_beside_it_fills_is_restored_from_its_mem
     assert lake.done("metadata", "recover", *three)["epoch"] == epoch
     assert lake.done("log", "verify")["last_epoch"] == epoch
     assert lake.done("balance", "pause")["epoch"] == epoch + 1
+
+
+def test_most_members_are_gone_for_good_and_the_root_is_there(lake: CommandLine, tmp_path: Path) -> None:
+    lake.done("metadata", "reconfigure", "--auto")
+    epoch = lake.done("balance", "pause")["epoch"]
+    for node in ("n1", "n2"):
+        shutil.rmtree(tmp_path / "volumes" / node / DIRECTORY)
+    others = [tmp_path / f"disk-{number}" for number in range(3)]
+    for other in others:
+        other.mkdir()
+    refused = lake.json("metadata", "reconfigure", *others)
+    assert refused.code == 75
+    assert refused.error["hint"].endswith("if they are gone for good, give --accept-loss")
+    for wrong in (["--auto"], ["--resume"], ["--cancel"], ["--status"]):
+        assert lake.json("metadata", "reconfigure", *wrong, "--accept-loss").code == 2
+    done = lake.done("metadata", "reconfigure", *others, "--accept-loss")
+    assert (names(done), {row["epoch"] for row in done["members"]}) == (list(map(str, others)), {epoch})
+    assert lake.done("balance", "resume")["epoch"] == epoch + 1
+
+
+def test_the_root_and_most_members_are_gone_for_good(lake: CommandLine, tmp_path: Path) -> None:
+    lake.done("metadata", "reconfigure", "--auto")
+    epoch = lake.done("balance", "pause")["epoch"]
+    [left] = places_of(tmp_path, "n3")
+    before = tmp_path / "before"
+    shutil.copytree(left, before)
+    assert lake.done("log", "snapshot")["epoch"] == epoch + 1
+    shutil.rmtree(left)
+    before.rename(left)
+    shutil.rmtree(lake.root / "log")
+    for node in ("n1", "n2"):
+        shutil.rmtree(tmp_path / "volumes" / node / DIRECTORY)
+    refused = lake.json("metadata", "recover", left)
+    assert (refused.code, "give --accept-loss" in refused.error["hint"]) == (75, True)
+    assert lake.done("metadata", "recover", left, "--accept-loss")["epoch"] == epoch
+    assert lake.json("log", "verify").code == 4  # the snapshot knows of an epoch that is gone
+    accepted = lake.done("log", "accept-loss")
+    assert (accepted["log_epoch"], accepted["incarnation"]) == (epoch, 2)
+    assert lake.done("balance", "resume")["epoch"] == accepted["epoch"] + 1
+    assert lake.done("log", "verify")["last_epoch"] == accepted["epoch"] + 1
