@@ -48,8 +48,8 @@ def require_new(storage: Storage, root: Root, log: LogPlace) -> None:
         lost = f"the table {log.table} has no epoch" if log.table else f"{log.uri} has lost its _delta_log, or has gone"
         raise LogUnreadable(
             f"{root.uri} holds what a cluster has left ({', '.join(left)}), but no log: {lost}",
-            hint=f"Restore it from {_source(storage, root)} and do not begin another cluster here; to give that cluster "
-            "up for good, choose another root",
+            hint=f"Restore it from {_source(storage, root)} and do not begin another cluster here; to give that "
+            "cluster up for good, choose another root",
         )
 
 
