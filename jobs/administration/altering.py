@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
@@ -21,6 +21,7 @@ from epochlake.jobs.administration.operators import OptionChanges, TableAlterati
 from epochlake.jobs.coordinator.fencing import Barrier, Fences, Sides
 from epochlake.jobs.gate.check_expressions import new_check
 from epochlake.jobs.gate.errors import ConsistencyNotReached, MergeContended, MergeUnfinished
+from epochlake.jobs.gate.generated_expressions import with_generated
 from epochlake.jobs.gate.routing import grouped
 from epochlake.jobs.replicas.file_columns import default_of
 from epochlake.jobs.replicas.schema import check_columns
@@ -91,7 +92,7 @@ def alter_table(
 ) -> Committed:
     """Change the columns of a table, or how its tablets are sized and placed and how it is compacted (`changes`).
 
-    `add` are definitions (`"city string not null default 'Rome'"`) or (name, Spark DDL type, nullable); `rename` from a
+    `add` are definitions (`"city string not null default 'Rome'"`, `"day date generated always as (date(at))"`) or (name, Spark DDL type, nullable); `rename` from a
     name to another one; `widen` to the types of columns; `comment` to texts; `nullable`: columns that may be null from
     now on; `order`: the columns that come first. A name with dots is a field of a struct: `address.street`, in an array
     `trips.element.days`, in a map `prices.value.net`; docs/tables.md says which of these a field has. `add_checks` from
@@ -145,7 +146,7 @@ class ColumnAlteration(Change[AlterColumns], frozen=True):
 
     def plan(self, metadata: ClusterMetadata, call: Call) -> AlterColumns:
         table = metadata.table(self.full_name)
-        columns = _changed(table, self.changes)
+        columns = _generated(table, _changed(table, self.changes))
         checks = _checks(table, columns, self.changes)
         event = AlterColumns(table.table_id, table.full_name, table.version, columns, checks)
         metadata.check(event)
@@ -157,6 +158,7 @@ class ColumnAlteration(Change[AlterColumns], frozen=True):
         for check in after.checked:
             # Also of columns that are widened: what it compares with may not be comparable any more.
             new_check(check.name, check.predicate, after)
+        with_generated(after)
         return event
 
     def preparation(self, metastore: Metastore) -> Preparation[AlterColumns]:
@@ -315,6 +317,25 @@ def _parted(table: Table, changes: ColumnChanges) -> tuple[ColumnChanges, dict[s
         order=tuple(text for text in changes.order if is_column("order", text, known=after)),
     )
     return of_columns, {name: request_of(asked) for name, asked in parts.items()}
+
+
+def _generated(table: Table, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """The columns after the changes, where new ones that are generated say what they read. Raises Rejected."""
+    known = {column.column_id: column for column in table.generated}
+    after = msgspec.structs.replace(table, columns=columns, alterations=Alterations(0, len(columns), 0))
+    if all(column.column_id in known for column in after.generated):
+        return columns
+    new = {column.column_id: column for column in _only_new(after, known).generated}
+    return tuple(new.get(column.column_id, column) for column in columns)
+
+
+def _only_new(after: Table, known: Collection[int | msgspec.UnsetType]) -> Table:
+    """A table whose new generated columns are read; those that it had are what they were."""
+    plain = tuple(
+        msgspec.structs.replace(column, generated=msgspec.UNSET) if column.column_id in known else column
+        for column in after.columns
+    )
+    return with_generated(msgspec.structs.replace(after, columns=plain))
 
 
 def _checks(table: Table, columns: tuple[Column, ...], changes: ColumnChanges) -> tuple[Check, ...] | msgspec.UnsetType:
