@@ -17,8 +17,8 @@ _NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|((?:`(?:[^`]|``)+`|[^\s`,])+))\s+(.+
 
 
 def parse_columns(texts: Iterable[str], primary_key: Sequence[str] = ()) -> tuple[Column, ...]:
-    """Columns from column definitions, several in a text parted by commas: `name type [not null | null]`, or one that is
-    computed: `day date generated always as (date(at))`.
+    """Columns from column definitions, several in a text parted by commas: `name type [not null | null]`, or
+    `day date generated always as (date(at))` for one that is computed.
 
     Columns of the primary key are not nullable without saying so. Raises InvalidRequest for what cannot be read, for
     a type that cannot be stored, and for a key column that is declared as nullable.

@@ -1,14 +1,15 @@
 """Expressions of generated columns, as text: `date(at)`, `city || '-' || cast(zip as string)`.
 
 They are read by the reader of checks (check_expressions), which knows more here: texts put together by `||` and
-concat, substring, year, month, day, hour and date, and cast where it loses nothing. Times are in UTC. Everything means
-what it means in Spark's SQL (with `spark.sql.ansi.enabled`); where a value could not be the same there, it is refused.
+concat, substring, year, month, day, hour and date, and cast where it loses nothing. Times are in UTC. Arrow computes them,
+whoever writes. What is known here and not in checks means what it means in Spark's SQL with `spark.sql.ansi.enabled`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 
 import msgspec
 import pyarrow as pa
@@ -53,11 +54,37 @@ class _GeneratedReader(_CheckReader):
         self._rows = pa.schema([(one.name, arrow_type(one.type)) for one in table.columns]).empty_table()
 
     def _sum(self) -> pc.Expression:
-        found = self._product()
-        while self._next in _SUMS:
-            combine = _SUMS[self._taken()]
-            found = combine(found, self._product())
+        return self._combined(self._product, _SUMS)
+
+    def _product(self) -> pc.Expression:
+        return self._combined(self._value, {"*": pc.multiply_checked})
+
+    def _combined(
+        self,
+        part: Callable[[], pc.Expression],
+        operators: Mapping[str, Callable[[pc.Expression, pc.Expression], pc.Expression]],
+    ) -> pc.Expression:
+        found, number = self._with_number(part)
+        while self._next in operators:
+            combine = operators[self._taken()]
+            other, other_number = self._with_number(part)
+            found = combine(self._beside(found, number, other), self._beside(other, other_number, found))
+            number = None
         return found
+
+    def _with_number(self, part: Callable[[], pc.Expression]) -> tuple[pc.Expression, str | None]:
+        """A part, and the whole number that it is, if it is nothing else."""
+        before = list(self._words)
+        found = part()
+        taken = before[: len(before) - len(self._words)]
+        is_number = len(taken) == 1 and taken[0][0] == "number" and "." not in taken[0][1]
+        return found, taken[0][1] if is_number else None
+
+    def _beside(self, expression: pc.Expression, number: str | None, other: pc.Expression) -> pc.Expression:
+        """A whole number beside a decimal is a decimal of so many digits; beside others it is what it is."""
+        if number is None or not pa.types.is_decimal(self._type(other)):
+            return expression
+        return pc.scalar(Decimal(number))
 
     def _value(self) -> pc.Expression:
         name = self._next
@@ -87,7 +114,10 @@ class _GeneratedReader(_CheckReader):
             raise self._unreadable()
         type_ = self._type(found[0])
         if not (pa.types.is_date(type_) or pa.types.is_timestamp(type_)):
-            raise InvalidRequest(f"{self._named} asks for a part of a {type_}, which is no day and no moment")
+            raise InvalidRequest(
+                f"{self._named} asks for a part of a {type_}, which is no day and no moment",
+                hint="Give year, month, day, hour and date a column of type date, timestamp or timestamp_ntz",
+            )
         return found[0]
 
     def _substring(self) -> pc.Expression:
@@ -126,7 +156,7 @@ class _GeneratedReader(_CheckReader):
                 hint="Whole numbers are cast to numbers, decimals to decimals, float to double, moments to date; whole "
                 "numbers, days and booleans to string",
             )
-        return value.cast(arrow_type(wanted))
+        return _as_type(value, type_, arrow_type(wanted))
 
     def _type(self, expression: pc.Expression) -> pa.DataType:
         return values_of(expression, self._rows).type
@@ -139,6 +169,14 @@ class _GeneratedReader(_CheckReader):
 def _joined(texts: Sequence[pc.Expression]) -> pc.Expression:
     """Texts put together; null where one of them is."""
     return pc.binary_join_element_wise(*texts, "", null_handling="emit_null")
+
+
+def _as_type(expression: pc.Expression, have: pa.DataType, wanted: pa.DataType) -> pc.Expression:
+    """Values of another type; what does not fit is refused when it is computed."""
+    if pa.types.is_integer(have) and pa.types.is_decimal(wanted):
+        # Arrow asks for as many digits as the type of the number could have, also where the number has few.
+        expression = expression.cast(pa.decimal256(19 + wanted.scale, wanted.scale))
+    return expression.cast(wanted)
 
 
 def _is_cast(have: str, wanted: str) -> bool:
@@ -171,10 +209,12 @@ def _read(column: Column, table: Table) -> GeneratedValues:
     try:
         reader = _GeneratedReader(text, table)
         expression = reader.read()
-        found = canonical(type_name(values_of(expression, reader._rows).type))
+        type_ = values_of(expression, reader._rows).type
+        found = canonical(type_name(type_))
     except RecursionError:
         raise InvalidRequest(
-            f"the expression {text[:80]!r}… of column {column.name!r} has too many brackets within brackets"
+            f"the expression {text[:80]!r}… of column {column.name!r} has too many brackets within brackets",
+            hint="Write it with fewer",
         ) from None
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InvalidRequest(
@@ -182,12 +222,19 @@ def _read(column: Column, table: Table) -> GeneratedValues:
             f"{words_of(error)}",
             hint="Give each function and operator values of its type",
         ) from error
+    if not reader.columns:
+        raise InvalidRequest(
+            f"the expression {text!r} of column {column.name!r} reads no column of {table.full_name}",
+            hint=f"Give the column a default: {column.name} {column.type} default …",
+        )
     if pa.types.is_nested(wanted) or not _is_held(found, canonical(column.type)):
         raise InvalidRequest(
             f"column {column.name!r} of {table.full_name} is {column.type}, and {text!r} gives {found}",
-            hint=f"Declare it as {found}, or cast it: cast(… as {column.type})",
+            hint=f"Cast it: cast(… as {column.type})"
+            if _is_cast(found, canonical(column.type))
+            else f"Declare it as {found}",
         )
-    return GeneratedValues(column, expression.cast(wanted), tuple(reader.columns))
+    return GeneratedValues(column, _as_type(expression, type_, wanted), tuple(reader.columns))
 
 
 def with_generated(table: Table) -> Table:

@@ -53,8 +53,8 @@ def create(
         typer.Option(
             "--column",
             metavar="'NAME TYPE [NOT NULL]'",
-            help="A column; several parted by commas, or repeat. Types are Spark SQL's. One that is computed: 'day date "
-            "generated always as (date(at))'.",
+            help="A column; several parted by commas, or repeat. Types are Spark SQL's. One that is computed: "
+            "'day date generated always as (date(at))'.",
             show_default=False,
         ),
     ] = None,
