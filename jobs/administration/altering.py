@@ -93,12 +93,12 @@ def alter_table(
     """Change the columns of a table, or how its tablets are sized and placed and how it is compacted (`changes`).
 
     `add` are definitions (`"city string not null default 'Rome'"`, `"day date generated always as (date(at))"`) or
-    (name, Spark DDL type, nullable); `rename` from a name to another one; `widen` to the types of columns; `comment` to texts; `nullable`: columns that may be null from
-    now on; `order`: the columns that come first. A name with dots is a field of a struct: `address.street`, in an array
-    `trips.element.days`, in a map `prices.value.net`; docs/tables.md says which of these a field has. `add_checks` from
-    names to predicates (`{"paid": "amount >= 0"}`): no row that is written from now on makes one false. Rows that are
-    there are neither touched nor looked at (`validate_checks` does). A name that is used again never shows values of
-    before.
+    (name, Spark DDL type, nullable); `rename` from a name to another one; `widen` to the types of columns; `comment` to
+    texts; `nullable`: columns that may be null from now on; `order`: the columns that come first. A name with dots is a
+    field of a struct: `address.street`, in an array `trips.element.days`, in a map `prices.value.net`; docs/tables.md
+    says which of these a field has. `add_checks` from names to predicates (`{"paid": "amount >= 0"}`): no row that is
+    written from now on makes one false. Rows that are there are neither touched nor looked at (`validate_checks` does),
+    and have null in a generated column that is added. A name that is used again never shows values of before.
 
     Returns when nothing that was staged for the columns of before can land unseen any more. Raises Rejected
     (key-column, narrower-type, unknown-column and others), InvalidRequest, and ReplicasNotFenced where too few replicas

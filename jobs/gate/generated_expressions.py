@@ -1,8 +1,8 @@
 """Expressions of generated columns, as text: `date(at)`, `city || '-' || cast(zip as string)`.
 
 They are read by the reader of checks (check_expressions), which knows more here: texts put together by `||` and
-concat, substring, year, month, day, hour and date, and cast where it loses nothing. Times are in UTC. Arrow computes them,
-whoever writes. What is known here and not in checks means what it means in Spark's SQL with `spark.sql.ansi.enabled`.
+concat, substring, year, month, day, hour and date, and cast where it loses nothing. Times are in UTC. Arrow computes
+them, whoever writes. What is known here and not in checks means what it means in Spark's SQL with `spark.sql.ansi.enabled`.
 """
 
 from __future__ import annotations

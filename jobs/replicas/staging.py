@@ -52,8 +52,8 @@ def stage(df: DataFrame, plan: StagingPlan, *, digested: bool = False) -> list[S
     """Store the rows of `df` in the directories of the write replicas of their ranges; the files, in token order.
 
     `df` has the table's columns with their declared types, in order, perhaps without generated ones; when the plan is
-    one of deleting, the key columns suffice, and the rows become tombstones. The window of each file is the range of the plan's routing that it was
-    staged for. `digested`: add up the digests of the rows of each file.
+    one of deleting, the key columns suffice, and the rows become tombstones. The window of each file is the range of
+    the plan's routing that it was staged for. `digested`: add up the digests of the rows of each file.
 
     Raises InvalidRequest, and nothing of it will ever be visible: a null in a key column or in one that is declared not
     nullable, two rows with the same key for a table that is not append-only, a range without a route.

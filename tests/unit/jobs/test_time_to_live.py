@@ -220,6 +220,33 @@ def test_what_cannot_say_when_rows_expire_is_refused(cluster: Cluster, column: s
         administration.drop_ttl(cluster, TABLE)
 
 
+@pytest.mark.parametrize("type_", ["timestamp_ntz", "TIMESTAMP_NTZ", "date", "bigint"])
+def test_a_column_that_does_not_say_which_moment_it_means_is_refused(cluster: Cluster, type_: str) -> None:
+    columns = [("id", "bigint", False), ("seen", "timestamp", True), ("local", type_, True)]
+    said = f"rows of {TABLE} cannot expire by column 'local', which is {type_}"
+    with pytest.raises(Rejected, match=said) as refused:
+        administration.create_table(cluster, TABLE, columns, ["id"], ttl=("local", DAY))
+    assert refused.value.code == Code.INVALID_TTL
+    administration.create_table(cluster, TABLE, columns, ["id"], tablets=1)
+    for earlier in (False, True):
+        if earlier:
+            administration.set_ttl(cluster, TABLE, "seen", DAY)
+        with pytest.raises(Rejected, match=said) as refused:
+            administration.set_ttl(cluster, TABLE, "local", DAY)
+        assert (refused.value.code, "of type timestamp" in refused.value.hint) == (Code.INVALID_TTL, True)
+
+
+def test_a_day_by_which_rows_could_not_expire_does_not_begin_to_when_it_is_widened(cluster: Cluster) -> None:
+    columns = [("id", "bigint", False), ("local", "date", True)]
+    administration.create_table(cluster, TABLE, columns, ["id"], tablets=1)
+    administration.alter_table(cluster, TABLE, widen={"local": "timestamp_ntz"})
+    with pytest.raises(Rejected, match="which is timestamp_ntz"):
+        administration.set_ttl(cluster, TABLE, "local", DAY)
+    # A moment is what a program makes of it that knows the zone.
+    administration.alter_table(cluster, TABLE, add=["seen timestamp"])
+    administration.set_ttl(cluster, TABLE, "seen", DAY)
+
+
 @pytest.mark.parametrize("duration", [0, -1, 0.5, float("nan"), float("inf"), True, "1d", timedelta(milliseconds=1)])
 def test_what_is_no_whole_number_of_seconds_is_refused(visits: Cluster, duration: object) -> None:
     with pytest.raises(InvalidRequest, match="rows cannot live for"):
