@@ -2,7 +2,8 @@
 
 They are read by the reader of checks (check_expressions), which knows more here: texts put together by `||` and
 concat, substring, year, month, day, hour and date, and cast where it loses nothing. Times are in UTC. Arrow computes
-them, whoever writes. What is known here and not in checks means what it means in Spark's SQL with `spark.sql.ansi.enabled`.
+them, whoever writes. What is known here and not in checks means what it means in Spark's SQL with
+`spark.sql.ansi.enabled`.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class _GeneratedReader(_CheckReader):
         values = [self._either()]
         while self._takes(","):
             values.append(self._either())
-        return self._closed(values)  # type: ignore[no-any-return]
+        self._closed(None)
+        return values
 
     def _moment(self) -> pc.Expression:
         """The one argument of a function of days and moments."""
