@@ -72,7 +72,8 @@ class Backlogs:
         if told is None or told.key != key or now < told.since or (told.until is not None and now >= told.until):
             found = found_expired(table, opened.values(), grace_of(table), now)
             weighed = _weighed(table, ranges, opened, lineage, now, found.files)
-            until = min((one.until for one in (*weighed, found) if one.until is not None), default=None)
+            ends = [found.until, *(one.until for one in weighed)]
+            until = min((end for end in ends if end is not None), default=None)
             told = self._told[table.table_id] = _Told(key, now, until, _backlog_of(weighed))
         return told.backlog
 
