@@ -171,30 +171,34 @@ class _Fenced(Preparation[AlterColumns]):
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
         self._table: TableId | None = None
-        self._adds_checks = True  # where nothing is prepared it was committed before, and nobody knows
+        self._adds_rules = True  # where nothing is prepared it was committed before, and nobody knows
 
     def prepare(self, event: AlterColumns, metadata: ClusterMetadata) -> None:
         self._table = event.table_id
-        self._adds_checks = event.checks is not msgspec.UNSET and any(not check.epoch for check in event.checks)
+        checks = event.checks is not msgspec.UNSET and any(not check.epoch for check in event.checks)
+        before = {column.column_id for column in metadata.schema.tables[event.table_id].numbered}
+        generated = (column.column_id for column in event.columns if column.generated is not msgspec.UNSET)
+        self._adds_rules = checks or any(number not in before for number in generated)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
             fence_replicas(self._metastore, self._table)
-            if self._adds_checks:
+            if self._adds_rules:
                 self._let_merges_end()
 
     def _let_merges_end(self) -> None:
         store: Store = self._metastore  # type: ignore[assignment]
         for table in self._metastore.metadata.schema.tables.values():
-            if not table.checked or self._table not in (None, table.table_id):
+            if not (table.checked or table.generated) or self._table not in (None, table.table_id):
                 continue
             try:
                 let_merges_end(store, table)
             except (MergeContended, MergeUnfinished, ConsistencyNotReached, StorageUnavailable) as error:
                 raise ReplicasNotFenced(
-                    f"{table.full_name} has its checks by now, and a merge that was planned before may still count: "
+                    f"{table.full_name} has its checks and generated columns by now, and a merge that was planned "
+                    "before may still count: "
                     f"{error.statement}",
                     hint="Submit the change again under its request id",
                 ) from error

@@ -17,6 +17,7 @@ from epochlake.jobs.gate.arrow_rows import rows_to_write
 from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.generated_expressions import row_generation, with_generated
+from epochlake.jobs.gate.merging import Merging
 from epochlake.jobs.replicas.generated_rows import values_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
@@ -174,6 +175,23 @@ def test_what_was_staged_before_a_change_of_generated_columns_lands(
     monkeypatch.setattr(CommitPhase, "land", landed)
     cluster.write(TABLE, [ROME])
     assert rows(cluster) == [{**ROME, "label": "Rome-1", "size": None}]
+
+
+@pytest.mark.parametrize(("of", "moment"), [(Merging, "_keep"), (Merging, "_land_staged")], ids=["kept", "landed"])
+def test_a_merge_that_was_planned_before_a_generated_column_computes_it_or_was_there_before_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, of: type, moment: str
+) -> None:
+    proper, once = getattr(of, moment), ["size int generated always as (length(city))"]
+
+    def called(self: object, *args: object) -> object:
+        if once:
+            with Cluster(cluster.configuration) as other:
+                administration.alter_table(other, TABLE, add=[once.pop()])
+        return proper(self, *args)
+
+    monkeypatch.setattr(of, moment, called)
+    merge(cluster, ROME)
+    assert rows(cluster) == [{**ROME_WHOLE, "size": 4 if moment == "_keep" else None}]
 
 
 @pytest.mark.parametrize(
