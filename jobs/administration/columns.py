@@ -78,6 +78,12 @@ def _column(definition: str, primary_key: Sequence[str]) -> Column:
     whole, plain, type_ = match.groups()
     name = plain if whole is None else whole.replace("``", "`")
     type_ = " ".join(type_.split())
+    if re.search(r"\s(generated|default)\b", type_, re.IGNORECASE):
+        raise InvalidRequest(
+            f"the column {name!r} cannot be read: {definition.strip()!r}",
+            hint="A column that is computed is written as in 'day date generated always as (date(at))'; one that is "
+            "added may have a default instead",
+        )
     try:
         delta_type(type_)
     except InvalidRequest as error:

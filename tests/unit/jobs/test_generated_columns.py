@@ -18,6 +18,7 @@ from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.generated_expressions import row_generation, with_generated
 from epochlake.jobs.gate.merging import Merging
+from epochlake.jobs.gate.spilled_rows import SpilledRows, spill
 from epochlake.jobs.replicas.generated_rows import values_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
@@ -27,6 +28,7 @@ from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
 
 from tests.support.clusters import grow, without_zookeeper
+from tests.support.command_line import CommandLine
 
 TABLE = "shop.visits"
 DAY = "day date generated always as (date(at))"
@@ -253,6 +255,45 @@ def test_definitions_are_read_with_all_that_an_expression_may_have() -> None:
     assert (added.nullable, added.generated) == (False, Generated("a || ' default y)'"))
     [struct] = parse_columns(["s struct<a:int,b:decimal(3,1)>"])
     assert struct.type == "struct<a:int,b:decimal(3,1)>"
+
+
+@pytest.mark.parametrize(
+    "text", ["x int generated always as length(a)", "x int generated as (a)", "x int default 5 generated always as (a)"]
+)
+def test_a_definition_that_is_not_whole_is_refused_with_one_that_is(text: str) -> None:
+    for parse in (parse_columns, parse_added):
+        with pytest.raises(InvalidRequest) as refused:
+            parse([text])
+        assert "generated always as (date(at))" in refused.value.hint
+
+
+def test_rows_that_tasks_have_spilled_are_complete(cluster: Cluster, tmp_path: Path) -> None:
+    table = cluster.metadata.table(TABLE)
+    given = pa.RecordBatch.from_pylist([ROME, {**ROME, "id": 2}])
+    spills = spill(cluster.storage, str(tmp_path), "task", table, [given])
+    with Gate(cluster, "tasks") as gate:
+        gate.write(SpilledRows(cluster.storage, spills, table), table, None, "b")
+        whole = [ROME_WHOLE, {**ROME_WHOLE, "id": 2, "label": "Rome-2"}]
+        assert gate.write(rows_to_write(whole, table), table, None, "b").already
+    assert [row["label"] for row in rows(cluster)] == ["Rome-1", "Rome-2"]
+
+
+def test_the_command_line_declares_loads_and_shows_what_is_computed(grown: CommandLine, tmp_path: Path) -> None:
+    columns = "id bigint, city string, size int not null generated always as (coalesce(length(city), 0))"
+    grown.done("table", "create", "air.t", "--column", columns, "--primary-key", "id")
+    (tmp_path / "lacking.csv").write_text("id,city\n1,Rome\n2,\n")
+    (tmp_path / "given.csv").write_text("id,city,size\n3,Rome,4\n")
+    (tmp_path / "wrong.csv").write_text("id,city,size\n4,Rome,5\n")
+    for name in ("lacking", "given"):
+        grown.done("load", "air.t", str(tmp_path / f"{name}.csv"))
+    refused = grown.json("load", "air.t", str(tmp_path / "wrong.csv"))
+    assert (refused.code, "it is 4, and not 5" in refused.error["message"]) == (2, True)
+    assert sorted(row["size"] for row in grown.done("query", "air.t")) == [0, 4, 4]
+    shown = {one["name"]: one["generated"] for one in grown.done("table", "show", "air.t")["columns"]}
+    assert shown == {"id": None, "city": None, "size": "coalesce(length(city), 0)"}
+    assert "generated as" in grown.text("table", "show", "air.t").out
+    refused = grown.json("table", "alter", "air.t", "--rename", "city:town")
+    assert (refused.code, refused.error["code"]) == (3, "generating-column")
 
 
 VALUES = {
