@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 from epochlake.jobs.replicas.column_types import arrow_type
 from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
@@ -59,6 +58,8 @@ class NotGenerated(Exception):
 
 def values_of(expression: pc.Expression, rows: pa.Table) -> pa.ChunkedArray:
     """What an expression is for each row. Raises ArrowException."""
+    import pyarrow.acero as acero  # it brings pandas, which commands that compute nothing do without
+
     steps = [
         acero.Declaration("table_source", acero.TableSourceNodeOptions(rows)),
         acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"])),
