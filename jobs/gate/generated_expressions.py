@@ -37,6 +37,9 @@ _SUMS: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {
     "||": lambda one, other: _joined([one, other]),
 }
 _PARTS = {"year": pc.year, "month": pc.month, "day": pc.day, "hour": pc.hour}
+DEEPEST = 32
+"""So many brackets within brackets an expression has at most."""
+
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 
 
@@ -52,7 +55,20 @@ class _GeneratedReader(_CheckReader):
 
     def __init__(self, text: str, table: Table) -> None:
         super().__init__(text, table)
+        self._require_shallow()
         self._rows = pa.schema([(one.name, arrow_type(one.type)) for one in table.columns]).empty_table()
+
+    def _require_shallow(self) -> None:
+        """What is read when a column is added is read by every writer, wherever it is called from."""
+        depth = signs = 0
+        for _, word in self._words:
+            depth += (word == "(") - (word == ")")
+            signs = signs + 1 if word.lower() in ("-", "not") else 0
+            if depth + signs > DEEPEST:
+                raise InvalidRequest(
+                    f"{self._named[:120]}… has more than {DEEPEST} brackets within brackets, or signs before one value",
+                    hint="Write it with fewer",
+                )
 
     def _sum(self) -> pc.Expression:
         return self._combined(self._product, _SUMS)
@@ -213,11 +229,6 @@ def _read(column: Column, table: Table) -> GeneratedValues:
         expression = reader.read()
         type_ = values_of(expression, reader._rows).type
         found = canonical(type_name(type_))
-    except RecursionError:
-        raise InvalidRequest(
-            f"the expression {text[:80]!r}… of column {column.name!r} has too many brackets within brackets",
-            hint="Write it with fewer",
-        ) from None
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InvalidRequest(
             f"the expression {text!r} of column {column.name!r} cannot be computed of rows of {table.full_name}: "

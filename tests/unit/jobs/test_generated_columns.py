@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -211,6 +214,7 @@ def test_a_merge_that_was_planned_before_a_generated_column_computes_it_or_was_t
         ({"add": ["x string generated always as (city ||)"]}, Code.INVALID_GENERATED_COLUMN),
         ({"add": ["x string generated always as (city || id)"]}, Code.INVALID_GENERATED_COLUMN),
         ({"add": ["x int generated always as (" + "(" * 3000 + "id)"]}, Code.INVALID_GENERATED_COLUMN),
+        ({"add": ["x int generated always as (" + "-" * 33 + "id)"]}, Code.INVALID_GENERATED_COLUMN),
         ({"add": ["x int not null generated always as (length(city))"]}, Code.INVALID_DEFAULT),
     ],
 )
@@ -294,6 +298,22 @@ def test_the_command_line_declares_loads_and_shows_what_is_computed(grown: Comma
     assert "generated as" in grown.text("table", "show", "air.t").out
     refused = grown.json("table", "alter", "air.t", "--rename", "city:town")
     assert (refused.code, refused.error["code"]) == (3, "generating-column")
+
+
+def test_an_expression_as_large_as_can_be_is_read_by_a_writer_deep_in_a_program(cluster: Cluster) -> None:
+    def deep(calls: int, task: Callable[[], object]) -> object:
+        return deep(calls - 1, task) if calls else task()
+
+    nested = "(" * 31 + "length(city)" + ")" * 31
+    many = " + ".join(["length(city)"] * 250)
+    administration.alter_table(
+        cluster, TABLE, add=[f"x int generated always as ({nested})", f"y int generated always as ({many})"]
+    )
+    deep(sys.getrecursionlimit() - len(inspect.stack()) - 520, lambda: cluster.write(TABLE, [ROME]))
+    assert rows(cluster) == [{**ROME_WHOLE, "x": 4, "y": 1000}]
+    table = cluster.metadata.table(TABLE)
+    [_, y] = row_generation(table).columns[-2:]  # type: ignore[union-attr]
+    assert str(pickle.loads(pickle.dumps(y.expression))) == str(y.expression)
 
 
 VALUES = {
