@@ -105,6 +105,8 @@ class Code(StrEnum):
     CHECKED_COLUMN = "checked-column", "a check of the table reads the column"
     INVALID_TTL = "invalid-ttl", "rows of the table cannot expire like that"
     TTL_COLUMN = "ttl-column", "a column by which rows have expired cannot go"
+    INVALID_GENERATED_COLUMN = "invalid-generated-column", "the column cannot be generated like that"
+    GENERATING_COLUMN = "generating-column", "a generated column of the table reads the column"
     CHECK_VIOLATED = "check-violated", "a row makes a check of the table false"
     SCHEMA_CHANGED = "schema-changed", "the columns have changed since the rows were made, so that some would be lost"
     # Tablets.

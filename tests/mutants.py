@@ -37,6 +37,7 @@ class Mutant(NamedTuple):
 COMMITTER = ("tests/unit/metastore/test_committer_truth.py", "tests/unit/metastore/test_committer_interleavings.py")
 PAST = "jobs/gate/past_reading.py"
 CHECKS = ("tests/unit/jobs/test_checks.py",)
+GENERATED = ("tests/unit/jobs/test_generated_columns.py",)
 TTL = "tests/unit/jobs/test_time_to_live.py"
 STRUCTS = ("tests/unit/jobs/test_altered_structs.py",)
 PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
@@ -139,6 +140,41 @@ MUTANTS = (
         "                let_merges_end(store, table)\n",
         "                pass\n",
         CHECKS,
+    ),
+    Mutant(
+        "generated columns that are given are not compared",
+        "jobs/replicas/encoding.py",
+        "rows, compared=True, deleted=plan.deleted)",
+        "rows, compared=False, deleted=plan.deleted)",
+        GENERATED,
+    ),
+    Mutant(
+        "a program of before writes no generated column that came since",
+        "jobs/replicas/generated_rows.py",
+        "    for one in known.values():\n",
+        "    for one in ():\n",
+        GENERATED,
+    ),
+    Mutant(
+        "a merge keeps what a generated column was",
+        "jobs/gate/merge_clauses.py",
+        "        elif column.generated is not UNSET:\n",
+        "        elif False:\n",
+        GENERATED,
+    ),
+    Mutant(
+        "a merge that was planned before a generated column counts",
+        "jobs/administration/altering.py",
+        "        self._adds_rules = checks or any(number not in before for number in generated)\n",
+        "        self._adds_rules = checks\n",
+        GENERATED,
+    ),
+    Mutant(
+        "what a generated column reads is renamed",
+        "metastore/metadata/events/table_generated.py",
+        "(before.name, before.type) == (now.name, now.type))",
+        "before.type == now.type)",
+        GENERATED,
     ),
     Mutant(
         "validating reads a quorum",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
@@ -21,6 +21,7 @@ from epochlake.jobs.administration.operators import OptionChanges, TableAlterati
 from epochlake.jobs.coordinator.fencing import Barrier, Fences, Sides
 from epochlake.jobs.gate.check_expressions import new_check
 from epochlake.jobs.gate.errors import ConsistencyNotReached, MergeContended, MergeUnfinished
+from epochlake.jobs.gate.generated_expressions import with_generated
 from epochlake.jobs.gate.routing import grouped
 from epochlake.jobs.replicas.file_columns import default_of
 from epochlake.jobs.replicas.schema import check_columns
@@ -91,13 +92,13 @@ def alter_table(
 ) -> Committed:
     """Change the columns of a table, or how its tablets are sized and placed and how it is compacted (`changes`).
 
-    `add` are definitions (`"city string not null default 'Rome'"`) or (name, Spark DDL type, nullable); `rename` from a
-    name to another one; `widen` to the types of columns; `comment` to texts; `nullable`: columns that may be null from
-    now on; `order`: the columns that come first. A name with dots is a field of a struct: `address.street`, in an array
-    `trips.element.days`, in a map `prices.value.net`; docs/tables.md says which of these a field has. `add_checks` from
-    names to predicates (`{"paid": "amount >= 0"}`): no row that is written from now on makes one false. Rows that are
-    there are neither touched nor looked at (`validate_checks` does). A name that is used again never shows values of
-    before.
+    `add` are definitions (`"city string not null default 'Rome'"`, `"day date generated always as (date(at))"`) or
+    (name, Spark DDL type, nullable); `rename` from a name to another one; `widen` to the types of columns; `comment` to
+    texts; `nullable`: columns that may be null from now on; `order`: the columns that come first. A name with dots is a
+    field of a struct: `address.street`, in an array `trips.element.days`, in a map `prices.value.net`; docs/tables.md
+    says which of these a field has. `add_checks` from names to predicates (`{"paid": "amount >= 0"}`): no row that is
+    written from now on makes one false. Rows that are there are neither touched nor looked at (`validate_checks` does),
+    and have null in a generated column that is added. A name that is used again never shows values of before.
 
     Returns when nothing that was staged for the columns of before can land unseen any more. Raises Rejected
     (key-column, narrower-type, unknown-column and others), InvalidRequest, and ReplicasNotFenced where too few replicas
@@ -145,7 +146,7 @@ class ColumnAlteration(Change[AlterColumns], frozen=True):
 
     def plan(self, metadata: ClusterMetadata, call: Call) -> AlterColumns:
         table = metadata.table(self.full_name)
-        columns = _changed(table, self.changes)
+        columns = _generated(table, _changed(table, self.changes))
         checks = _checks(table, columns, self.changes)
         event = AlterColumns(table.table_id, table.full_name, table.version, columns, checks)
         metadata.check(event)
@@ -157,6 +158,7 @@ class ColumnAlteration(Change[AlterColumns], frozen=True):
         for check in after.checked:
             # Also of columns that are widened: what it compares with may not be comparable any more.
             new_check(check.name, check.predicate, after)
+        with_generated(after)
         return event
 
     def preparation(self, metastore: Metastore) -> Preparation[AlterColumns]:
@@ -169,30 +171,34 @@ class _Fenced(Preparation[AlterColumns]):
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
         self._table: TableId | None = None
-        self._adds_checks = True  # where nothing is prepared it was committed before, and nobody knows
+        self._adds_rules = True  # where nothing is prepared it was committed before, and nobody knows
 
     def prepare(self, event: AlterColumns, metadata: ClusterMetadata) -> None:
         self._table = event.table_id
-        self._adds_checks = event.checks is not msgspec.UNSET and any(not check.epoch for check in event.checks)
+        checks = event.checks is not msgspec.UNSET and any(not check.epoch for check in event.checks)
+        before = {column.column_id for column in metadata.schema.tables[event.table_id].numbered}
+        generated = (column.column_id for column in event.columns if column.generated is not msgspec.UNSET)
+        self._adds_rules = checks or any(number not in before for number in generated)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
             fence_replicas(self._metastore, self._table)
-            if self._adds_checks:
+            if self._adds_rules:
                 self._let_merges_end()
 
     def _let_merges_end(self) -> None:
         store: Store = self._metastore  # type: ignore[assignment]
         for table in self._metastore.metadata.schema.tables.values():
-            if not table.checked or self._table not in (None, table.table_id):
+            if not (table.checked or table.generated) or self._table not in (None, table.table_id):
                 continue
             try:
                 let_merges_end(store, table)
             except (MergeContended, MergeUnfinished, ConsistencyNotReached, StorageUnavailable) as error:
                 raise ReplicasNotFenced(
-                    f"{table.full_name} has its checks by now, and a merge that was planned before may still count: "
+                    f"{table.full_name} has its checks and generated columns by now, and a merge that was planned "
+                    "before may still count: "
                     f"{error.statement}",
                     hint="Submit the change again under its request id",
                 ) from error
@@ -315,6 +321,25 @@ def _parted(table: Table, changes: ColumnChanges) -> tuple[ColumnChanges, dict[s
         order=tuple(text for text in changes.order if is_column("order", text, known=after)),
     )
     return of_columns, {name: request_of(asked) for name, asked in parts.items()}
+
+
+def _generated(table: Table, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """The columns after the changes, where new ones that are generated say what they read. Raises Rejected."""
+    known = {column.column_id: column for column in table.generated}
+    after = msgspec.structs.replace(table, columns=columns, alterations=Alterations(0, len(columns), 0))
+    if all(column.column_id in known for column in after.generated):
+        return columns
+    new = {column.column_id: column for column in _only_new(after, known).generated}
+    return tuple(new.get(column.column_id, column) for column in columns)
+
+
+def _only_new(after: Table, known: Collection[int | msgspec.UnsetType]) -> Table:
+    """A table whose new generated columns are read; those that it had are what they were."""
+    plain = tuple(
+        msgspec.structs.replace(column, generated=msgspec.UNSET) if column.column_id in known else column
+        for column in after.columns
+    )
+    return with_generated(msgspec.structs.replace(after, columns=plain))
 
 
 def _checks(table: Table, columns: tuple[Column, ...], changes: ColumnChanges) -> tuple[Check, ...] | msgspec.UnsetType:

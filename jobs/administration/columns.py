@@ -6,18 +6,19 @@ import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from epochlake.metastore.metadata.model import Column
+from epochlake.metastore.metadata.model import Column, Generated
 from epochlake.placement.column_ddl import delta_type, quoted
 from epochlake.placement.errors import InvalidRequest
 
 _NULLABILITY = re.compile(r"\s+(not\s+)?null\s*\Z", re.IGNORECASE)
 _DEFAULT = re.compile(r"\s+default\s+('(?:[^']|'')*'|[^\s']\S*)\s*\Z", re.IGNORECASE)
+_GENERATED = re.compile(r"\s+generated\s+always\s+as\s*\((.*)\)\s*\Z", re.IGNORECASE | re.DOTALL)
 _NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|((?:`(?:[^`]|``)+`|[^\s`,])+))\s+(.+)\Z", re.DOTALL)
-_OPENING, _CLOSING = "<(", ">)"
 
 
 def parse_columns(texts: Iterable[str], primary_key: Sequence[str] = ()) -> tuple[Column, ...]:
-    """Columns from column definitions, several in a text parted by commas: `name type [not null | null]`.
+    """Columns from column definitions, several in a text parted by commas: `name type [not null | null]`, or
+    `day date generated always as (date(at))` for one that is computed.
 
     Columns of the primary key are not nullable without saying so. Raises InvalidRequest for what cannot be read, for
     a type that cannot be stored, and for a key column that is declared as nullable.
@@ -38,7 +39,7 @@ def parse_added(texts: Iterable[str]) -> tuple[Column, ...]:
     columns = []
     for text in texts:
         for definition in _definitions(text):
-            default = _DEFAULT.search(definition)
+            default = None if _GENERATED.search(_without_nullability(definition)) else _DEFAULT.search(definition)
             rest = definition if default is None else definition[: default.start()]
             column = _column(rest, ())
             read = _NAME.match(rest)
@@ -54,7 +55,17 @@ def _unquoted(text: str) -> str:
     return text[1:-1].replace("''", "'") if text.startswith("'") else text
 
 
+def _without_nullability(definition: str) -> str:
+    return _NULLABILITY.sub("", definition)
+
+
 def _column(definition: str, primary_key: Sequence[str]) -> Column:
+    generated = _GENERATED.search(_without_nullability(definition))
+    if generated is not None:
+        # `not null` is read on both sides of the expression.
+        plain = definition[: generated.start()] + definition[generated.end() :]
+        column = _column(plain, primary_key)
+        return msgspec.structs.replace(column, generated=Generated(generated.group(1).strip()))
     nullability = _NULLABILITY.search(definition)
     declared = None if nullability is None else nullability.group(1) is None
     rest = definition if nullability is None else definition[: nullability.start()]
@@ -67,6 +78,12 @@ def _column(definition: str, primary_key: Sequence[str]) -> Column:
     whole, plain, type_ = match.groups()
     name = plain if whole is None else whole.replace("``", "`")
     type_ = " ".join(type_.split())
+    if re.search(r"\s(generated|default)\b", type_, re.IGNORECASE):
+        raise InvalidRequest(
+            f"the column {name!r} cannot be read: {definition.strip()!r}",
+            hint="A column that is computed is written as in 'day date generated always as (date(at))'; one that is "
+            "added may have a default instead",
+        )
     try:
         delta_type(type_)
     except InvalidRequest as error:
@@ -77,14 +94,16 @@ def _column(definition: str, primary_key: Sequence[str]) -> Column:
 
 
 def _definitions(text: str) -> list[str]:
-    """Cut at commas that are inside neither a type nor quotes."""
-    parts, depth, start, quoted = [], 0, 0, False
+    """Cut at commas that are inside neither a type nor an expression nor quotes."""
+    parts, depth, angles, start, quoted = [], 0, 0, 0, False
     for position, character in enumerate(text):
         quoted ^= character == "'"
         if quoted:
             continue
-        depth += (character in _OPENING) - (character in _CLOSING)
-        if character == "," and depth == 0:
+        depth += (character == "(") - (character == ")")
+        # Within round brackets they compare something.
+        angles += ((character == "<") - (character == ">")) * (depth == 0)
+        if character == "," and depth == angles == 0:
             parts.append(text[start:position])
             start = position + 1
     parts.append(text[start:])

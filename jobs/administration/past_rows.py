@@ -147,7 +147,9 @@ def rollback(
         new = [one.after.filter(pa.array(_are(one, ADDED), pa.bool_())) for one in found]
         batch = f"rollback to {done.to} of what came until {done.until}"
         keys = pa.concat_tables(new).select(list(target.primary_key))
-        rows = rows_to_change(pa.concat_tables(lost), keys, target)
+        # Rows from before a column was generated get it now.
+        before = pa.concat_tables(lost).drop_columns([column.name for column in target.generated])
+        rows = rows_to_change(before, keys, target)
         with _told_until(done):
             written = gate.write(rows, target, consistency, batch, changes=True)
         return msgspec.structs.replace(done, epoch=written.epoch, already=written.already)

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import msgspec
 import numpy as np
+from epochlake.jobs.administration.columns import parse_columns
 from epochlake.jobs.administration.times_to_live import Duration, first_lifetime, whole_seconds
 from epochlake.jobs.gate.check_expressions import new_check
+from epochlake.jobs.gate.generated_expressions import with_generated
 from epochlake.jobs.replicas.reachability import THREADS, Probed, probe
 from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica
 from epochlake.jobs.replicas.schema import check_columns
@@ -56,7 +58,7 @@ TABLES = uuid.UUID("0d6b3c1a-5b43-5f0e-8f6e-0a4f2c7be311")
 RESERVED = "system"
 """What names the metadata where tables are named, in Spark: rows of a keyspace of that name could not be read there."""
 
-Columns = Sequence[Column | tuple[str, str, bool]]
+Columns = Sequence[str | Column | tuple[str, str, bool]]
 
 
 class TableCreated(msgspec.Struct, frozen=True):
@@ -118,7 +120,8 @@ def create_table(
 ) -> TableCreated:
     """Create `keyspace.table`: allocate its tablets, if it is to have any, make its replica tables, commit.
 
-    `columns` are (name, Spark DDL type, nullable); those of the primary key become not nullable. `tablets` is a power
+    `columns` are (name, Spark DDL type, nullable) or definitions (`"day date generated always as (date(at))"`, of a
+    column that is computed); those of the primary key become not nullable. `tablets` is a power
     of two, default from the configuration; a table on the ring has none. `checks` from names to predicates that no row
     may make false (`{"paid": "amount >= 0"}`). `ttl`: a column of type timestamp, and how long after it rows expire, in
     seconds or as a `timedelta` (`set_ttl`). Raises Rejected (invalid-check, invalid-ttl among others), InvalidRequest,
@@ -237,6 +240,7 @@ class TableCreation(Change[CreateTable], frozen=True, dict=True):
             options=TabletOptions() if on_ring else TabletOptions(min_count=count),
         )
         check_columns(table.columns, table.primary_key)
+        table = with_generated(table)
         if self.checks is not msgspec.UNSET:
             checks = tuple(new_check(check, predicate, table) for check, predicate in self.checks.items())
             table = msgspec.structs.replace(table, checks=checks)
@@ -320,8 +324,11 @@ def _require_all_answer(storage: Storage, metadata: ClusterMetadata, event: Crea
 
 
 def _with_keys_not_null(columns: Columns, primary_key: Sequence[str]) -> tuple[Column, ...]:
-    made = []
+    made: list[Column] = []
     for given in columns:
+        if isinstance(given, str):
+            made += parse_columns([given], primary_key)
+            continue
         column = given if isinstance(given, Column) else Column(*given)
         made.append(msgspec.structs.replace(column, nullable=column.nullable and column.name not in primary_key))
     return tuple(made)

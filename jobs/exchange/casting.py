@@ -33,7 +33,8 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = False) -> tuple[pa.Table, Fitted]:
-    """The rows with exactly the table's columns; `first_row` is the number of the first one in its file.
+    """The rows with exactly the table's columns, generated ones where they have them; `first_row` is the number of the
+    first one in its file.
 
     With `keys_only` the columns of the primary key, and no other. Raises InvalidRequest naming each column that cannot
     be had without a loss, and the first rows that would lose, by their numbers from 0.
@@ -47,6 +48,8 @@ def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = F
     columns: dict[str, pa.ChunkedArray] = {}
     for column in wanted:
         if column.name not in names:
+            if column.generated is not msgspec.UNSET:
+                continue
             if column.nullable or table.may_be_left_out(column):
                 filled.append(column.name)
                 columns[column.name] = pa.chunked_array([missing_values(column, len(rows))])

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import pyarrow as pa
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.jobs.gate.fitting import canonical, is_same_type, misfit, require_fitting_columns, wrong_type
+from epochlake.jobs.gate.generated_expressions import row_generation
 from epochlake.jobs.gate.python_values import UnfitValue, array_of
 from epochlake.jobs.replicas.file_columns import filled
-from epochlake.jobs.replicas.struct_columns import as_declared, completed, fields_of
+from epochlake.jobs.replicas.generated_rows import NotGenerated, completed
+from epochlake.jobs.replicas.struct_columns import as_declared, fields_of
+from epochlake.jobs.replicas.struct_columns import completed as completed_struct
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest, words_of
+from msgspec import UNSET
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,11 +28,17 @@ if TYPE_CHECKING:
 def conform_arrow(rows: object, table: Table) -> pa.Table:
     """The rows with the table's columns, in its order and types. Raises InvalidRequest naming every wrong column.
 
+    Generated columns that are not given are computed; what is given is compared where rows are encoded.
+
     `rows` are a table, a batch or a reader of Arrow, whatever else gives itself as a stream of Arrow, a DataFrame of
     pandas (its index does not count, and what it takes for missing is null), or a sequence of mappings from column to
     value.
     """
-    return _as_declared(_given(rows, table, table.columns), table, table.columns)
+    fitting = _as_declared(_given(rows, table, table.columns), table, table.columns)
+    try:
+        return completed(row_generation(table), table, fitting, compared=False).rows
+    except NotGenerated as wrong:
+        raise InvalidRequest(f"these rows do not fit table {table.full_name}: {wrong}", hint=wrong.hint) from wrong
 
 
 def conform_arrow_keys(keys: object, table: Table) -> pa.Table:
@@ -134,7 +144,7 @@ def _of_pandas(frame: pd.DataFrame, table: Table, columns: Sequence[Column]) -> 
 def _of_values(values: Sequence[object], column: Column, table: Table) -> pa.Array:
     fields = fields_of(column)
     if fields is not None:
-        values = [completed(value, fields) for value in values]
+        values = [completed_struct(value, fields) for value in values]
     try:
         return array_of(values, arrow_type(column.type))
     except UnfitValue as error:
@@ -161,6 +171,7 @@ def _as_declared(given: pa.Table, table: Table, columns: Sequence[Column]) -> pa
             if column.name in named
             else filled(column, given.num_rows)
             for column in columns
+            if column.name in named or column.generated is UNSET
         }
     )
 

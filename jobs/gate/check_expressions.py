@@ -53,10 +53,17 @@ class _Operand(NamedTuple):
 class _CheckReader(_Reader):
     """Reads a predicate over the columns of a table, from left to right."""
 
+    what = "check"
+    words = _WORD
+    known = (
+        "Known are columns, numbers, texts in single quotes, true, false, null, + - *, comparisons, is [not] "
+        "null, [not] in, between and like, and, or, not, coalesce, length, lower, upper and abs"
+    )
+
     def __init__(self, text: str, table: Table) -> None:
         self._text = text
         self._table = table
-        self._words = [(match.lastgroup or "", match[match.lastgroup or ""]) for match in _WORD.finditer(text)]
+        self._words = [(match.lastgroup or "", match[match.lastgroup or ""]) for match in self.words.finditer(text)]
         self._column_type: pa.DataType | None = None
         self.columns: dict[str, None] = {}
 
@@ -131,7 +138,7 @@ class _CheckReader(_Reader):
             return pc.scalar(pa.scalar(one.text).cast(type_))
         except pa.ArrowException as error:
             raise InvalidRequest(
-                f"{one.text!r} is no {type_} in the check {self._text!r}: {words_of(error)}",
+                f"{one.text!r} is no {type_} in the {self.what} {self._text!r}: {words_of(error)}",
                 hint="Write days as '2020-01-31', and moments with their zone: '2020-01-31T10:00:00Z'",
             ) from None
 
@@ -152,7 +159,7 @@ class _CheckReader(_Reader):
         known = {column.name: column for column in self._table.columns}
         if name not in known:
             raise InvalidRequest(
-                f"the check {self._text!r} cannot be read: table {self._table.full_name} has no column {name}",
+                f"the {self.what} {self._text!r} cannot be read: table {self._table.full_name} has no column {name}",
                 hint=f"It has {', '.join(known)}. Texts are in single quotes",
             )
         self.columns[name] = None
@@ -162,7 +169,9 @@ class _CheckReader(_Reader):
                 raise self._unreadable()
             field = self._words.pop(0)[1].strip("`")
             if type_.get_field_index(field) < 0:
-                raise InvalidRequest(f"the check {self._text!r} cannot be read: {'.'.join(path)} has no field {field}")
+                raise InvalidRequest(
+                    f"the {self.what} {self._text!r} cannot be read: {'.'.join(path)} has no field {field}"
+                )
             path.append(field)
             type_ = type_.field(field).type
         self._column_type = type_
@@ -175,11 +184,7 @@ class _CheckReader(_Reader):
 
     def _unreadable(self) -> InvalidRequest:
         at = f"at {self._words[0][1]!r}" if self._words else "at its end"
-        return InvalidRequest(
-            f"the check {self._text!r} cannot be read {at}",
-            hint="Known are columns, numbers, texts in single quotes, true, false, null, + - *, comparisons, is [not] "
-            "null, [not] in, between and like, and, or, not, coalesce, length, lower, upper and abs",
-        )
+        return InvalidRequest(f"the {self.what} {self._text!r} cannot be read {at}", hint=self.known)
 
 
 def read_check(name: str, predicate: str, table: Table) -> RowCheck:

@@ -403,7 +403,8 @@ class CommitPhase:
         now, then = metadata.schema.tables[self._batch.table.table_id], self._batch.table
         if now.version == then.version or self._batch.deletes:
             return []
-        written = {column.column_id: column for column in then.numbered}
+        # What is generated follows from the others.
+        written = {column.column_id: column for column in then.numbered if column.generated is msgspec.UNSET}
         lost: list[DroppedColumn | DroppedField] = [one for one in now.dropped if one.column_id in written]
         for field in now.dropped_fields:
             column = written.get(field.column_id)

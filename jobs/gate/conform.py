@@ -20,7 +20,9 @@ from pyspark.sql import functions as F
 
 
 def conform(df: DataFrame, table: Table) -> DataFrame:
-    """The columns of `df` in the table's order and types. Raises InvalidRequest naming every column that is wrong."""
+    """The columns of `df` in the table's order and types; generated ones only where `df` has them. Raises
+    InvalidRequest naming every column that is wrong.
+    """
     require_dataframe(df, table, table.columns)
     return _selected(df, table, table.columns)
 
@@ -41,7 +43,9 @@ def conform_keys(df: DataFrame, table: Table) -> DataFrame:
 def conform_changes(rows: DataFrame, deletes: DataFrame, table: Table) -> DataFrame:
     """Rows to write and keys to delete as one batch of changes: `_deleted` says which is which."""
     upserts = conform(rows, table).withColumn(DELETED, F.lit(False))
-    return upserts.unionByName(conform_keys(deletes, table).withColumn(DELETED, F.lit(True)))
+    keys = conform_keys(deletes, table)
+    given = [f"`{name}`" for name in keys.columns if name in upserts.columns]
+    return upserts.unionByName(keys.select(*given).withColumn(DELETED, F.lit(True)))
 
 
 def require_dataframe(rows: object, table: Table, columns: Sequence[Column]) -> None:
@@ -82,7 +86,9 @@ def _selected(df: DataFrame, table: Table, columns: Sequence[Column]) -> DataFra
     given = [(field.name, field.dataType.simpleString()) for field in df.schema.fields]
     require_fitting_columns(table, columns, given)
     types = dict(given)
-    return df.select(*[_as_declared(column, types.get(column.name)) for column in columns])
+    # Generated columns that are not given are computed where rows are encoded.
+    wanted = [column for column in columns if column.name in types or column.generated is UNSET]
+    return df.select(*[_as_declared(column, types.get(column.name)) for column in wanted])
 
 
 def _as_declared(column: Column, given: str | None) -> SparkColumn:

@@ -21,6 +21,7 @@ from epochlake.jobs.replicas.file_columns import filled
 from epochlake.jobs.replicas.superseding import comparable
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest, words_of
+from msgspec import UNSET
 
 Kind = Literal["update", "delete", "insert"]
 
@@ -154,16 +155,23 @@ def _true(condition: object, rows: pa.Table, table: Table) -> pa.ChunkedArray:
 
 
 def _made(clause: Clause, rows: pa.Table, table: Table) -> pa.Table:
-    """Whole rows of the table: what the clause gives, and for the rest what is there, or the default, or null."""
+    """Whole rows of the table: what the clause gives, and for the rest what is there, or the default, or null.
+
+    Generated columns are computed anew, also those of rows that were there before them.
+    """
     values = clause.values
     if values == EVERYTHING:
         values = {column.name: pc.field(SOURCE + column.name) for column in table.columns}
+        computed = {one.name for one in table.generated if SOURCE + one.name not in rows.column_names}
         values = {k: v for k, v in values.items() if clause.kind == "insert" or k not in table.primary_key}
+        values = {name: value for name, value in values.items() if name not in computed}
     given = _computed(values, rows, table)
     columns = {}
     for column in table.columns:
         if column.name in given.column_names:
             columns[column.name] = _narrowed(given.column(column.name), column, table)
+        elif column.generated is not UNSET:
+            continue  # it is computed of what the row is now
         elif clause.kind == "update":
             columns[column.name] = rows.column(TARGET + column.name)
         elif column.name in table.primary_key:

@@ -16,6 +16,7 @@ from epochlake.jobs.gate.check_expressions import row_checks
 from epochlake.jobs.gate.commit_phase import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, CommitPhase, WriteBatch
 from epochlake.jobs.gate.crowding import crowded
 from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.generated_expressions import row_generation
 from epochlake.jobs.gate.planning import HybridClock, Planning
 from epochlake.jobs.gate.routing import named, ranges_of, refined
 from epochlake.jobs.gate.rows import Rows
@@ -335,6 +336,7 @@ class Writing:
             storage=self._cluster.storage,
             shared_file_bytes=settings.shared_file_bytes,
             checks=row_checks(now),
+            generation=row_generation(now),
             kept_at=kept_at,
         )
         announce = partial(self._announce, table, announced) if kept_at and announced is not None else None

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.replicas.file_columns import file_columns
 from epochlake.jobs.replicas.files import directory_of, new_file_id, path_of
+from epochlake.jobs.replicas.generated_rows import NotGenerated, completed
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
 from epochlake.jobs.replicas.row_checks import violation
 from epochlake.jobs.replicas.row_groups import RowGroups
@@ -188,6 +189,7 @@ class RangeEncoder:
 
     def _encode(self, rows: pa.Table) -> None:
         """Make these a row group of the open file."""
+        rows, beside = _generated(rows, self._plan)
         _refuse_nulls(rows, self._plan)
         if not self._plan.table.append_only and not self._plan.deleted:
             self._last = _refuse_duplicates(rows, self._last, self._plan.table)
@@ -196,6 +198,8 @@ class RangeEncoder:
                 self._digest += rows.column(ROW_DIGEST).to_numpy().sum(dtype=np.int64)
             rows = rows.drop_columns([ROW_DIGEST])
         rows = _with_system_columns(rows, self._plan)
+        for field, values in beside.items():
+            rows = rows.append_column(field, values)
         _refuse_violations(rows, self._plan)
         if self._file is None:
             self._file = OpenFile(rows.schema, new_file_id())
@@ -349,6 +353,14 @@ class Replicas:
         except (StorageUnavailable, WrongCluster) as error:
             self._checked[uri] = str(error)
         return self._checked[uri]
+
+
+def _generated(rows: pa.Table, plan: StagingPlan) -> tuple[pa.Table, dict[pa.Field, pa.ChunkedArray]]:
+    """Rows with what their table computes of them; refuse what they give otherwise."""
+    try:
+        return completed(plan.generation, plan.table, rows, compared=True, deleted=plan.deleted)
+    except NotGenerated as wrong:
+        raise RowsRefused(f"cannot write to {plan.table.full_name}: {wrong}", hint=wrong.hint) from wrong
 
 
 def _refuse_nulls(rows: pa.Table, plan: StagingPlan) -> None:

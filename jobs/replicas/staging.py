@@ -51,9 +51,9 @@ class StagedFile(msgspec.Struct, frozen=True):
 def stage(df: DataFrame, plan: StagingPlan, *, digested: bool = False) -> list[StagedFile]:
     """Store the rows of `df` in the directories of the write replicas of their ranges; the files, in token order.
 
-    `df` has the table's columns with their declared types, in order; when the plan is one of deleting, the key columns
-    suffice, and the rows become tombstones. The window of each file is the range of the plan's routing that it was
-    staged for. `digested`: add up the digests of the rows of each file.
+    `df` has the table's columns with their declared types, in order, perhaps without generated ones; when the plan is
+    one of deleting, the key columns suffice, and the rows become tombstones. The window of each file is the range of
+    the plan's routing that it was staged for. `digested`: add up the digests of the rows of each file.
 
     Raises InvalidRequest, and nothing of it will ever be visible: a null in a key column or in one that is declared not
     nullable, two rows with the same key for a table that is not append-only, a range without a route.
@@ -89,11 +89,16 @@ def row_digest(table: Table, given: Collection[str] = ()) -> Column:
 
 
 def digested_columns(table: Table, given: Collection[str] = ()) -> list[str]:
-    """The columns that the digest of a row is of. Those with maps do not count: Spark does not hash them.
+    """The columns that the digest of a row is of. Those with maps do not count, as Spark does not hash them, nor those
+    that are generated, as they follow from the others.
 
     `given`: the columns that rows come with; of a batch of changes it counts as well which of them are deletes.
     """
-    names = [column.name for column in table.columns if "map<" not in column.type.lower()]
+    names = [
+        column.name
+        for column in table.columns
+        if "map<" not in column.type.lower() and column.generated is msgspec.UNSET
+    ]
     return [*names, DELETED] if DELETED in given else names
 
 
@@ -119,7 +124,8 @@ def _routed(df: DataFrame, plan: StagingPlan) -> DataFrame:
     if plan.deleted:
         missing = [column for column in table.columns if column.name not in df.columns]
         df = df.withColumns({column.name: F.lit(None).cast(column.type) for column in missing}) if missing else df
-    names = [F.col(f"`{column.name}`") for column in table.columns]
+    # Generated columns that are not given are computed where rows are encoded.
+    names = [F.col(f"`{column.name}`") for column in table.columns if column.name in df.columns]
     names += [F.col(name) for name in (DELETED, ROW_DIGEST) if name in df.columns]
     tokens = df.select(*names).transform(with_token(table.primary_key))
     return tokens.repartitionById(plan.tasks, task_of_token(plan.routing.lows, plan.tasks)).sortWithinPartitions(TOKEN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from epochlake.jobs.replicas.generated_rows import RowGeneration
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.row_checks import RowChecks
 from epochlake.metastore.metadata.model import Table
@@ -33,6 +34,7 @@ class StagingPlan(msgspec.Struct, frozen=True, eq=False):
 
     `tasks`: how many share the ranges, by slices of the token space. `shared_file_bytes`: neighbouring ranges share a
     file of up to so many bytes in memory; 0: none do. `checks`: what rows are judged by, None for nothing.
+    `generation`: how generated columns are computed, None where there are none.
     `kept_at`: a directory at the root that gets a copy of each file as well; empty: none does.
     """
 
@@ -45,4 +47,5 @@ class StagingPlan(msgspec.Struct, frozen=True, eq=False):
     tasks: int = 1
     shared_file_bytes: int = 0
     checks: RowChecks | None = None
+    generation: RowGeneration | None = None
     kept_at: str = ""

@@ -42,6 +42,10 @@ SLICE_BYTES = 1 << 30
 """A range with more than this is merged in slices of its tokens, by several tasks."""
 
 
+TOMBSTONE_GRACE_SECONDS = 10 * 86_400.0
+"""How long deletes are remembered at least; Cassandra's gc_grace_seconds has the same default and the same meaning."""
+
+
 class CompactionPolicy(msgspec.Struct, frozen=True):
     """When a range is compacted.
 
@@ -127,6 +131,12 @@ class Weighed(msgspec.Struct, frozen=True):
         """What it costs when these have taken the place of what was chosen."""
         made = [stretch_of(all_of(file)) for file in files if file.rows]
         return cost([*self.beside, *made], self.append_only)
+
+
+def grace_of(table: Table) -> float:
+    """How long deletes of a table are remembered at least, seconds."""
+    said = table.compacting.tombstone_grace_seconds
+    return TOMBSTONE_GRACE_SECONDS if said is None else said
 
 
 def choose(

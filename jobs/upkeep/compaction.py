@@ -44,9 +44,11 @@ from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, FencedOff, Unreachable
 from epochlake.jobs.upkeep.compacting import (
     TARGET_FILE_BYTES,
+    TOMBSTONE_GRACE_SECONDS,
     Chosen,
     CompactionPolicy,
     Weighed,
+    grace_of,
     plan_merges,
     replaced_by,
     sources_of,
@@ -62,7 +64,7 @@ from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.jobs.workers.workers import Workers
 from epochlake.metastore.announcing import announced, live_leases
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable, WaitTimeout
-from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.model import VolumeId
 from epochlake.metastore.metadata.time_to_live import SKEW_MICROS
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.showing import Shown
@@ -75,8 +77,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 THREADS = 16
-TOMBSTONE_GRACE_SECONDS = 10 * 86_400.0
-"""How long deletes are remembered at least; Cassandra's gc_grace_seconds has the same default and the same meaning."""
 
 WAVE_BYTES = 8 << 30
 WAVE_RANGES = 256
@@ -283,12 +283,6 @@ def compact(
             left_bytes=sum(one.size for one in worth_it if one.range.index in left),
             spread=spread,
         )
-
-
-def grace_of(table: Table) -> float:
-    """How long deletes of a table are remembered at least, seconds."""
-    said = table.compacting.tombstone_grace_seconds
-    return TOMBSTONE_GRACE_SECONDS if said is None else said
 
 
 def fitted(policy: CompactionPolicy, target_file_bytes: int) -> CompactionPolicy:

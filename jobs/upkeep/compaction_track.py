@@ -24,8 +24,8 @@ from functools import partial
 import msgspec
 from epochlake.jobs.replicas.merging_here import merge_in_turn
 from epochlake.jobs.replicas.store import Store
-from epochlake.jobs.upkeep.compacting import TARGET_FILE_BYTES, CompactionPolicy
-from epochlake.jobs.upkeep.compaction import Budget, compact, fitted, forgettable_before, grace_of, weighed_ranges
+from epochlake.jobs.upkeep.compacting import TARGET_FILE_BYTES, CompactionPolicy, grace_of
+from epochlake.jobs.upkeep.compaction import Budget, compact, fitted, forgettable_before, weighed_ranges
 from epochlake.jobs.upkeep.expired_files import Expiry
 from epochlake.jobs.upkeep.repair import look
 from epochlake.metastore import threads

@@ -8,10 +8,11 @@ still has the row or one that has not. Like a delete it has to stay until what i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -24,11 +25,18 @@ from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.time_to_live import MICROS, SKEW_MICROS, in_force
 
 THREADS = 8
 """So many footers are read side by side."""
 
 MOST_KNOWN = 1 << 16
+
+MOST_LOOKED_AT = 64
+"""So many footers at most are read where somebody only wants to know whether there is something to compact."""
+
+PAUSE_MICROS = 600 * MICROS
+"""For so long what was found of a table is taken for what is so, where only the time can have changed it."""
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _newest: dict[tuple[str, str], int | None] = {}
@@ -67,6 +75,61 @@ class Expiry(msgspec.Struct, frozen=True):
             newest = ThreadWorkers(THREADS).run(partial(_newest_in, self.stored[name]), copies)
             found |= {file.file_id for file, moment in zip(old, newest, strict=True) if _is_before(moment, bound)}
         return frozenset(found)
+
+
+class Found(NamedTuple):
+    """`files`: the ids of files with nothing but old rows that have expired, as far as it is known. Of the same files
+    it is so before the time `until`, microseconds since 1970; None: for ever.
+    """
+
+    files: frozenset[str]
+    until: int | None
+
+
+def found_expired(table: Table, snapshots: Iterable[ReplicaSnapshot], grace_seconds: float, now: int) -> Found:
+    """What `Expiry.whole_files` finds at the time `now` (microseconds since 1970), with so few footers read that
+    `status` stays quick: those of the oldest files first, and no more once one cannot be read. All others count as
+    files that have something left, until somebody asks again.
+    """
+    if not table.lifetimes:
+        return Found(frozenset(), None)
+    holders = {file.file_id: (file, one) for one in snapshots for file in one.all_files.values() if file.rows}
+    grace = int(grace_seconds * MICROS)
+    delay = max(grace, SKEW_MICROS)
+    expiry = Expiry.of(table, now - delay)
+    old = sorted(
+        (file for file, _ in holders.values() if file.max_written_at < now - grace),
+        key=lambda file: (file.max_written_at, file.file_id),
+    )
+    changes = [file.max_written_at + grace + 1 for file, _ in holders.values() if file.max_written_at >= now - grace]
+    changes += [one.since + delay for one in table.lifetimes if one.since > now - delay]
+    expired: set[str] = set()
+    lives = in_force(table)
+    for column in table.numbered:
+        if column.name not in expiry.bounds:
+            continue
+        unknown = [ExpectedFile(file, holders[file.file_id][1].address) for file in old]
+        unknown = [one for one in unknown if (one.file.file_id, column.stored_name) not in _newest]
+        if _look(unknown[:MOST_LOOKED_AT], column.stored_name) < len(unknown):
+            changes.append(now)
+        for file in old:
+            moment = _newest.get((file.file_id, column.stored_name))
+            if _is_before(moment, expiry.bounds[column.name]):
+                expired.add(file.file_id)
+            elif moment is not None and lives is not None and lives.column_id == column.column_id:
+                changes.append(moment + (lives.seconds or 0) * MICROS + delay + 1)
+    return Found(frozenset(expired), max(min(changes), now + PAUSE_MICROS) if changes else None)
+
+
+def _look(files: Sequence[ExpectedFile], column: str) -> int:
+    """Read footers until one cannot be read; of how many files the moment is known then."""
+    for first in range(0, len(files), THREADS):
+        some = files[first : first + THREADS]
+        ThreadWorkers(THREADS).run(partial(_newest_in, column), some)
+        known = sum((one.file.file_id, column) in _newest for one in some)
+        if known < len(some):
+            return first + known
+    return len(files)
 
 
 NOTHING_EXPIRES = Expiry(MappingProxyType({}), MappingProxyType({}))

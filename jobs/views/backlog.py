@@ -13,8 +13,9 @@ import msgspec
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import Lineage
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
-from epochlake.jobs.upkeep.compacting import CompactionPolicy, Weighed, weigh
+from epochlake.jobs.upkeep.compacting import EXPIRED, TARGET_FILE_BYTES, CompactionPolicy, Weighed, grace_of, weigh
 from epochlake.jobs.upkeep.comparing import Range
+from epochlake.jobs.upkeep.expired_files import found_expired
 from epochlake.jobs.upkeep.read_costs import ReadCost
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.placement.tokens import MIN_TOKEN
@@ -28,6 +29,8 @@ _Likeness = tuple[int, frozenset[str]]
 class Backlog(msgspec.Struct, frozen=True):
     """What is to be compacted: `due` ranges of `due_bytes` now, and `waiting` ranges later, when nothing is written.
 
+    `expired`: how many of the due ranges have so much in files of nothing but rows that have expired (as far as footers
+    of files have been looked at) that it is worth its place on the disk.
     `times`: how many times as long a read of the table takes as it would if all of it had been compacted, by estimate.
     """
 
@@ -35,6 +38,7 @@ class Backlog(msgspec.Struct, frozen=True):
     due_bytes: int
     waiting: int
     times: float
+    expired: int = 0
 
 
 class _Told(NamedTuple):
@@ -49,7 +53,8 @@ class _Told(NamedTuple):
 class Backlogs:
     """The backlog of each table as it was told last; kept by a storage.
 
-    Files never change: as long as replicas have the same ones, only time can make another range due.
+    Files never change: as long as replicas have the same ones, only time can make another range due, or have rows
+    expire.
     """
 
     def __init__(self) -> None:
@@ -60,12 +65,15 @@ class Backlogs:
     ) -> Backlog | None:
         """As `backlog`."""
         fingerprints = [(volume, snapshot.fingerprint) for volume, snapshot in sorted(opened.items())]
-        follows_from = msgspec.json.encode((table.append_only, ranges, fingerprints, lineage), order="sorted")
+        expiry = (table.ttl, grace_of(table)) if table.lifetimes else ()
+        follows_from = msgspec.json.encode((table.append_only, ranges, fingerprints, lineage, *expiry), order="sorted")
         key, now = hashlib.sha256(follows_from).digest(), time.time_ns() // 1000
         told = self._told.get(table.table_id)
         if told is None or told.key != key or now < told.since or (told.until is not None and now >= told.until):
-            weighed = _weighed(table, ranges, opened, lineage, now)
-            until = min((one.until for one in weighed if one.until is not None), default=None)
+            found = found_expired(table, opened.values(), grace_of(table), now)
+            weighed = _weighed(table, ranges, opened, lineage, now, found.files)
+            ends = [found.until, *(one.until for one in weighed)]
+            until = min((end for end in ends if end is not None), default=None)
             told = self._told[table.table_id] = _Told(key, now, until, _backlog_of(weighed))
         return told.backlog
 
@@ -73,14 +81,23 @@ class Backlogs:
 def backlog(
     table: Table, ranges: list[Range], opened: Mapping[VolumeId, ReplicaSnapshot], lineage: Lineage
 ) -> Backlog | None:
-    """Of a table whose replicas that answered are `opened`; None where reads pay for nothing. No row is read."""
-    return _backlog_of(_weighed(table, ranges, opened, lineage, time.time_ns() // 1000))
+    """Of a table whose replicas that answered are `opened`; None where there is nothing to compact. No row is read, and
+    of a table with a TTL a few footers.
+    """
+    now = time.time_ns() // 1000
+    expired = found_expired(table, opened.values(), grace_of(table), now).files
+    return _backlog_of(_weighed(table, ranges, opened, lineage, now, expired))
 
 
 def _weighed(
-    table: Table, ranges: list[Range], opened: Mapping[VolumeId, ReplicaSnapshot], lineage: Lineage, now: int
+    table: Table,
+    ranges: list[Range],
+    opened: Mapping[VolumeId, ReplicaSnapshot],
+    lineage: Lineage,
+    now: int,
+    expired: frozenset[str],
 ) -> list[Weighed]:
-    """Each range at the time `now`.
+    """Each range at the time `now`, where of these files nothing is shown any more.
 
     Ranges of which the same is true are weighed once: of thousands of tablets that share their files most are alike.
     """
@@ -95,7 +112,7 @@ def _weighed(
         likeness = _likeness(range_, union, lineage)
         found = known.get(likeness) if likeness is not None else None
         if found is None:
-            found = weigh(table, range_, union.values(), lineage, DEFAULT, MIN_TOKEN, now)
+            found = weigh(table, range_, union.values(), lineage, DEFAULT, MIN_TOKEN, now, TARGET_FILE_BYTES, expired)
             if likeness is not None:
                 known[likeness] = found
         weighed.append(found)
@@ -107,7 +124,8 @@ def _backlog_of(weighed: list[Weighed]) -> Backlog | None:
     waiting = [one for one in weighed if one.chosen is None and one.due_at is not None]
     if not due and not waiting:
         return None
-    return Backlog(len(due), sum(one.size for one in due), len(waiting), _times(weighed))
+    expired = sum(one.reason == EXPIRED for one in due)
+    return Backlog(len(due), sum(one.size for one in due), len(waiting), _times(weighed), expired)
 
 
 def _likeness(range_: Range, files: Mapping[str, DataFile], lineage: Lineage) -> _Likeness | None:

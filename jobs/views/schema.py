@@ -69,7 +69,7 @@ class FieldShown(Shown, msgspec.Struct, frozen=True):
 
 class ColumnShown(Shown, msgspec.Struct, frozen=True):
     """A column; `column_id` is its number in the table, `stored_as` its name in files. `fields`: those of structs in
-    it, where one of them was changed.
+    it, where one of them was changed. `generated`: what it is computed by, null where it is not.
     """
 
     name: str
@@ -80,6 +80,7 @@ class ColumnShown(Shown, msgspec.Struct, frozen=True):
     default: str | None
     comment: str | None
     fields: tuple[FieldShown, ...] = ()
+    generated: str | None = None
 
 
 class CheckShown(Shown, msgspec.Struct, frozen=True):
@@ -226,6 +227,7 @@ def _shown(column: Column) -> ColumnShown:
         None if column.default is msgspec.UNSET else column.default,
         None if column.comment is msgspec.UNSET else column.comment,
         _fields(column),
+        None if column.generated is msgspec.UNSET else column.generated.expression,
     )
 
 

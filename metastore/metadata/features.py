@@ -31,6 +31,7 @@ INITIAL_CHECKS = "initial-checks"
 KEYSPACE_NAMES = "keyspace-names"
 TIME_TO_LIVE = "time-to-live"
 STRUCT_FIELDS = "struct-fields"
+GENERATED_COLUMNS = "generated-columns"
 
 FEATURES = (
     Feature(ANNOUNCEMENTS, "agents say in the log which version of the product runs on their node", 7),
@@ -43,6 +44,7 @@ FEATURES = (
     Feature(KEYSPACE_NAMES, "keyspaces get other names", 7),
     Feature(TIME_TO_LIVE, "rows of tables expire by a column with their time", 7),
     Feature(STRUCT_FIELDS, "fields of structs within columns are altered", 7),
+    Feature(GENERATED_COLUMNS, "columns are computed of others of the same row", 7),
 )
 
 SUPPORTED = tuple(feature.name for feature in FEATURES)

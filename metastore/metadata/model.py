@@ -130,6 +130,13 @@ class StructField(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     comment: str | msgspec.UnsetType = msgspec.UNSET
 
 
+class Generated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a column always is: `expression`, as text over the columns numbered `columns` of the same row."""
+
+    expression: str
+    columns: tuple[int, ...] = ()
+
+
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`type` is a Spark SQL type as DDL (`bigint`, `decimal(10,2)`, `array<string>`, …).
 
@@ -137,7 +144,7 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns are numbered by their places. `stored_as` is its name in files, for ever: where it is not said, its name.
     `default`: what rows have that were written before there was the column, and those that do not give it, as text.
     `fields`: the fields of all structs in `type`, in the order in which they begin there; not said until one changes,
-    and then they are called in files as they are here (struct_fields.py).
+    and then they are called in files as they are here (struct_fields.py). `generated`: of a column that is computed.
     """
 
     name: str
@@ -148,6 +155,7 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default: str | msgspec.UnsetType = msgspec.UNSET
     comment: str | msgspec.UnsetType = msgspec.UNSET
     fields: tuple[StructField, ...] | msgspec.UnsetType = msgspec.UNSET
+    generated: Generated | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def stored_name(self) -> str:
@@ -297,6 +305,11 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     @property
+    def generated(self) -> tuple[Column, ...]:
+        """The columns that are computed, with their numbers."""
+        return tuple(column for column in self.numbered if column.generated is not msgspec.UNSET)
+
+    @property
     def dropped(self) -> tuple[DroppedColumn, ...]:
         """The columns that it had once."""
         return () if self.alterations is msgspec.UNSET else self.alterations.dropped
@@ -310,7 +323,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def may_be_left_out(self, column: Column) -> bool:
         """Whether rows may be written without a column: who has written all the time need not know of a new one."""
-        if column.default is not msgspec.UNSET:
+        if column.default is not msgspec.UNSET or column.generated is not msgspec.UNSET:
             return True
         created = len(self.columns) if self.alterations is msgspec.UNSET else self.alterations.created
         return column.nullable and column.column_id is not msgspec.UNSET and column.column_id > created

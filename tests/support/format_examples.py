@@ -75,6 +75,7 @@ from epochlake.metastore.metadata.model import (
     Check,
     Column,
     CompactionOptions,
+    Generated,
     Keyspace,
     PlacementKind,
     RequestKind,
@@ -94,6 +95,7 @@ from epochlake.placement.tablets.transitions import Kind, Stage
 
 NTS = "NetworkTopologyStrategy"
 COLUMNS = (Column("id", "bigint", nullable=False), Column("note", "array<string>"))
+TWICE = Column("twice", "bigint", generated=Generated("id * 2", (1,)))
 ALTERED = (
     Column("number", "bigint", nullable=False, column_id=1, stored_as="id"),
     Column("note", "string", column_id=4, stored_as="note#4", default="it's «new»", comment="what was said"),
@@ -218,6 +220,9 @@ EVENTS: dict[tuple[str, int], Event] = {
     ),
     ("CreateTable", 2): CreateTable(
         Table("t-2", "sky", "stars", COLUMNS, ("id",), options=TabletOptions(2**30, 2, 64, ("ssd",), ("t-1",))), 0
+    ),
+    ("CreateTable", 7): CreateTable(
+        Table("t-3", "air", "landings", (*COLUMNS, TWICE), ("id",), append_only=True), 4, encode_replicas(REPLICAS)
     ),
     ("DropTable", 1): DropTable("t-1", "air.flights"),
     ("ShelveTable", 4): ShelveTable("t-1", "air.flights", 86_400.0),

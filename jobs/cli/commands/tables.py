@@ -53,7 +53,8 @@ def create(
         typer.Option(
             "--column",
             metavar="'NAME TYPE [NOT NULL]'",
-            help="A column; several parted by commas, or repeat. Types are Spark SQL's.",
+            help="A column; several parted by commas, or repeat. Types are Spark SQL's. One that is computed: "
+            "'day date generated always as (date(at))'.",
             show_default=False,
         ),
     ] = None,
@@ -229,7 +230,8 @@ def alter(
             "--add",
             metavar="'NAME TYPE [NOT NULL] [DEFAULT VALUE]'",
             help="A column that it gets, or a field of a struct ('address.zip string'); rows that are there have the "
-            "default, or null. Or several, parted by commas.",
+            "default, or null. Or one that is computed: 'day date generated always as (date(at))'. Or several, parted "
+            "by commas.",
             show_default=False,
         ),
     ] = None,

@@ -96,7 +96,9 @@ def table_shown(shown: TableShown) -> list[RenderableType]:
         spread = f"on the ring, {plural(shown.tablets, 'range')}"
     line.append(f"  {_kind(shown.append_only)}, {spread}")
     numbers = shown.columns_epoch is not None
-    columns = table("column", "type", "", *(["id", "", ""] if numbers else []), wide=["type"], right=["id"])
+    computed = any(column.generated is not None for column in shown.columns)
+    more_heads = [*(["id", "", ""] if numbers else []), *(["generated as"] if computed else [])]
+    columns = table("column", "type", "", *more_heads, wide=["type", "generated as"], right=["id"])
     for column in shown.columns:
         key = column.name in shown.primary_key
         note = f"key {shown.primary_key.index(column.name) + 1}" if key else "" if column.nullable else "not null"
@@ -104,6 +106,8 @@ def table_shown(shown: TableShown) -> list[RenderableType]:
         if numbers:
             default = "" if column.default is None else f"default {column.default}"
             more = [str(column.column_id), Text(default), Text(column.comment or "")]
+        if computed:
+            more.append(Text(column.generated or ""))
         columns.add_row(Text(column.name, style="bold" if key else ""), Text(column.type), note, *more)
         for field in column.fields:
             columns.add_row(Text(f"  {field.path}"), "", "", str(field.field_id), "", Text(field.comment or ""))

@@ -162,6 +162,7 @@ def _backlog(health: Health | None) -> list[RenderableType]:
     parts: list[RenderableType] = [bold("To be compacted")]
     for name, found in tables[:TABLES_SHOWN]:
         due = f"{plural(found.due, 'range')} of {size(found.due_bytes)} now" if found.due else ""
+        due += f" ({found.expired:,} for expired rows)" if found.expired else ""
         waiting = f"{plural(found.waiting, 'range')} when nothing is written to them" if found.waiting else ""
         said = ", ".join(filter(None, (due, waiting)))
         parts.append(Text(f"  {name}: reads take {found.times:.1f} times as long as afterwards; {said}"))

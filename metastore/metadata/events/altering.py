@@ -15,8 +15,9 @@ from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.events.schema import check_table_columns
 from epochlake.metastore.metadata.events.table_checks import require_checks
 from epochlake.metastore.metadata.events.table_fields import dropped_fields, field_numbers, require_fields
+from epochlake.metastore.metadata.events.table_generated import require_generated
 from epochlake.metastore.metadata.events.table_lifetimes import require_kept
-from epochlake.metastore.metadata.features import STRUCT_FIELDS
+from epochlake.metastore.metadata.features import GENERATED_COLUMNS, STRUCT_FIELDS
 from epochlake.metastore.metadata.model import Alterations, Check, Column, DroppedColumn, DroppedField, Table
 from epochlake.placement.rejections import Code
 from epochlake.placement.widening import is_wider
@@ -43,7 +44,9 @@ class AlterColumns(Event, frozen=True):
 
     def features_used(self) -> tuple[str, ...]:
         fields = any(column.fields is not msgspec.UNSET for column in self.columns)
-        return (*self.features_of_kind(), *((STRUCT_FIELDS,) if fields else ()))
+        generated = any(column.generated is not msgspec.UNSET for column in self.columns)
+        used = (*((STRUCT_FIELDS,) if fields else ()), *((GENERATED_COLUMNS,) if generated else ()))
+        return (*self.features_of_kind(), *used)
 
     def check(self, metadata: ClusterMetadata) -> None:
         table = metadata.table(self.name)
@@ -74,6 +77,7 @@ class AlterColumns(Event, frozen=True):
                 _require_addable(table, column)
         _require_default_can_be_read(table, self.columns)
         require_checks(table, self.columns, self._checks(table))
+        require_generated(table, self.columns)
         require_kept(table, self.columns)
         check_table_columns(_altered(table, self.columns))
 
@@ -196,7 +200,9 @@ def _require_addable(table: Table, column: Column) -> None:
         column.nullable or column.default is not msgspec.UNSET,
         Code.INVALID_DEFAULT,
         f"column {column.name!r} is not null, and rows that are there do not have it",
-        hint="Give it a default, or let it be null",
+        hint="Give it a default, or let it be null"
+        if column.generated is msgspec.UNSET
+        else "Let it be null: it is computed for rows that are written from now on",
     )
 
 

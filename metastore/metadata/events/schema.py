@@ -12,8 +12,9 @@ from epochlake.metastore.metadata.events.plans import with_names
 from epochlake.metastore.metadata.events.recorded_placements import check_recorded, placed, recorded
 from epochlake.metastore.metadata.events.replicas import GOING, require_enough_nodes, require_replication
 from epochlake.metastore.metadata.events.table_checks import require_checks
+from epochlake.metastore.metadata.events.table_generated import require_generated
 from epochlake.metastore.metadata.events.table_lifetimes import require_lifetimes
-from epochlake.metastore.metadata.features import INITIAL_CHECKS, TIME_TO_LIVE
+from epochlake.metastore.metadata.features import GENERATED_COLUMNS, INITIAL_CHECKS, TIME_TO_LIVE
 from epochlake.metastore.metadata.model import Keyspace, NodeState, PlacementKind, Table
 from epochlake.metastore.metadata.replication import replication_setting
 from epochlake.metastore.metadata.ring_state import ring_state, with_ring_state
@@ -162,7 +163,8 @@ class CreateTable(Event, frozen=True):
     def features_used(self) -> tuple[str, ...]:
         # A release without it reads the entry, and does not say since when its checks hold.
         checks = (INITIAL_CHECKS,) if self.table.checked else ()
-        return (*self.features_of_kind(), *checks, *((TIME_TO_LIVE,) if self.table.lifetimes else ()))
+        generated = (GENERATED_COLUMNS,) if self.table.generated else ()
+        return (*self.features_of_kind(), *checks, *((TIME_TO_LIVE,) if self.table.lifetimes else ()), *generated)
 
     def builds(self, described: Described) -> bool:
         return any(one.name == self.table.full_name for one in described.tables)
@@ -191,6 +193,7 @@ class CreateTable(Event, frozen=True):
         # Nothing is known of it before this event: each of its checks is a new one.
         require_checks(msgspec.structs.replace(table, checks=msgspec.UNSET), table.numbered, table.checked)
         require_lifetimes(table, table.lifetimes)
+        require_generated(table, table.numbered, new=True)
         if keyspace.placement is PlacementKind.RING:
             require(
                 self.tablet_count == 0 and not self.attachment,

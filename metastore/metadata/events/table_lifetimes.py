@@ -30,7 +30,7 @@ def require_lifetimes(table: Table, lifetimes: Sequence[TimeToLive]) -> None:
             column.type.strip().lower() in _TYPES,
             Code.INVALID_TTL,
             f"rows of {table.full_name} cannot expire by column {column.name!r}, which is {column.type}",
-            hint="Give a column of type timestamp: the others do not say which moment is meant",
+            hint="Give a column of type timestamp: a date or a timestamp_ntz does not say which moment is meant",
         )
         require(
             one.seconds is None or 0 < one.seconds <= LONGEST_SECONDS,

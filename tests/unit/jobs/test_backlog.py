@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import operator
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from epochlake.jobs.cli.text import status
 from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.jobs.replicas.intervals import NO_LINEAGE
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
@@ -15,6 +17,7 @@ from epochlake.jobs.upkeep.comparing import Range
 from epochlake.jobs.upkeep.read_costs import ReadCost
 from epochlake.jobs.views import backlog as views
 from epochlake.jobs.views.backlog import DEFAULT, Backlog, Backlogs, backlog
+from epochlake.jobs.views.health import Health
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.tokens import MIN_TOKEN, range_label
 from hypothesis import given
@@ -115,3 +118,13 @@ def test_a_backlog_is_told_again_only_where_files_ranges_or_the_time_call_for_it
     replica.files, replica.fingerprint = files[:-1], b"others"
     assert (asked(), asked()) == (1, 0)
     assert (asked(RANGES[:2]), asked(RANGES[:2])) == (1, 0)
+
+
+def test_how_much_is_due_for_expired_rows_is_said() -> None:
+    def said(found: Backlog) -> str:
+        health = SimpleNamespace(tables=(SimpleNamespace(table="air.visits", backlog=found),))
+        return " ".join(map(str, status._backlog(cast(Health, health))))
+
+    assert "2 ranges of 1 kB now (1 for expired rows)" in said(Backlog(2, 1_000, 0, 1.0, 1))
+    assert "2 ranges of 1 kB now" in said(Backlog(2, 1_000, 0, 1.0))
+    assert "expired" not in said(Backlog(2, 1_000, 0, 1.0))

@@ -25,6 +25,7 @@ from epochlake.metastore.announcing import announced, live_leases
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.features import (
     ANNOUNCEMENTS,
+    GENERATED_COLUMNS,
     INITIAL_CHECKS,
     KEYSPACE_NAMES,
     STRUCT_FIELDS,
@@ -182,6 +183,22 @@ def test_fields_of_structs_change_once_every_member_knows_that_they_do(old: Loca
     administration.enable_features(old.cluster, STRUCT_FIELDS)
     epochlake.alter_table(old.cluster, "test.people", add=["place.zip int"])
     assert old.cluster.get("test.people", 1) == {"id": 1, "place": {"street": "s", "zip": None}}
+
+
+def test_columns_are_generated_once_every_member_computes_them(old: LocalCluster) -> None:
+    columns = ["id bigint", "n int", "twice bigint generated always as (n * 2)"]
+    epochlake.create_table(old.cluster, "test.events", columns[:2], ["id"])
+    for ask in (
+        lambda: epochlake.create_table(old.cluster, "test.other", columns, ["id"]),
+        lambda: epochlake.alter_table(old.cluster, "test.events", add=columns[2:]),
+    ):
+        with pytest.raises(Rejected, match="generated-columns") as refused:
+            ask()
+        assert refused.value.code is Code.FEATURE_NOT_ENABLED
+    administration.enable_features(old.cluster, GENERATED_COLUMNS)
+    epochlake.alter_table(old.cluster, "test.events", add=columns[2:])
+    old.cluster.write("test.events", [{"id": 1, "n": 2}])
+    assert old.cluster.get("test.events", 1) == {"id": 1, "n": 2, "twice": 4}
 
 
 def test_rows_expire_once_every_member_knows_which(old: LocalCluster) -> None:

@@ -19,15 +19,18 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.replicas.damage import ExpectedFile
+from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.replicas.scanning import scan
-from epochlake.jobs.upkeep import compaction
+from epochlake.jobs.upkeep import compaction, expired_files
 from epochlake.jobs.upkeep.compacting import EVERYTHING, EXPIRED, CompactionPolicy
 from epochlake.jobs.upkeep.compaction import CompactionReport, compact
 from epochlake.jobs.upkeep.compaction_track import due_tables
 from epochlake.jobs.upkeep.expired_files import Expiry
 from epochlake.jobs.upkeep.repair import repair
+from epochlake.jobs.views.health import _measured as measured
 from epochlake.metastore import announcing
-from epochlake.metastore.errors import Rejected
+from epochlake.metastore.errors import Rejected, StorageUnavailable
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.metadata.time_to_live import SKEW_MICROS
 from epochlake.placement.errors import InvalidRequest
@@ -220,6 +223,33 @@ def test_what_cannot_say_when_rows_expire_is_refused(cluster: Cluster, column: s
         administration.drop_ttl(cluster, TABLE)
 
 
+@pytest.mark.parametrize("type_", ["timestamp_ntz", "TIMESTAMP_NTZ", "date", "bigint"])
+def test_a_column_that_does_not_say_which_moment_it_means_is_refused(cluster: Cluster, type_: str) -> None:
+    columns = [("id", "bigint", False), ("seen", "timestamp", True), ("local", type_, True)]
+    said = f"rows of {TABLE} cannot expire by column 'local', which is {type_}"
+    with pytest.raises(Rejected, match=said) as refused:
+        administration.create_table(cluster, TABLE, columns, ["id"], ttl=("local", DAY))
+    assert refused.value.code == Code.INVALID_TTL
+    administration.create_table(cluster, TABLE, columns, ["id"], tablets=1)
+    for earlier in (False, True):
+        if earlier:
+            administration.set_ttl(cluster, TABLE, "seen", DAY)
+        with pytest.raises(Rejected, match=said) as refused:
+            administration.set_ttl(cluster, TABLE, "local", DAY)
+        assert (refused.value.code, "of type timestamp" in refused.value.hint) == (Code.INVALID_TTL, True)
+
+
+def test_a_day_by_which_rows_could_not_expire_does_not_begin_to_when_it_is_widened(cluster: Cluster) -> None:
+    columns = [("id", "bigint", False), ("local", "date", True)]
+    administration.create_table(cluster, TABLE, columns, ["id"], tablets=1)
+    administration.alter_table(cluster, TABLE, widen={"local": "timestamp_ntz"})
+    with pytest.raises(Rejected, match="which is timestamp_ntz"):
+        administration.set_ttl(cluster, TABLE, "local", DAY)
+    # A moment is what a program makes of it that knows the zone.
+    administration.alter_table(cluster, TABLE, add=["seen timestamp"])
+    administration.set_ttl(cluster, TABLE, "seen", DAY)
+
+
 @pytest.mark.parametrize("duration", [0, -1, 0.5, float("nan"), float("inf"), True, "1d", timedelta(milliseconds=1)])
 def test_what_is_no_whole_number_of_seconds_is_refused(visits: Cluster, duration: object) -> None:
     with pytest.raises(InvalidRequest, match="rows cannot live for"):
@@ -369,6 +399,74 @@ def test_files_of_nothing_but_expired_rows_are_a_reason_to_compact_once(visits: 
     put(visits, clock, *((key, 2 * DAY) for key in range(40)))
     clock.forward(11 * DAY)
     assert [due.table for due in due_tables(visits, [TABLE])] == [TABLE]
+
+
+def due_for_expired_rows(cluster: Cluster) -> int:
+    """How many ranges `status` shows as due because of expired rows."""
+    found = measured(cluster, cluster.catch_up(), cluster.metadata.table(TABLE)).backlog
+    return 0 if found is None else found.expired
+
+
+def test_status_shows_what_is_due_because_rows_have_expired_and_until_when_it_is(visits: Cluster, clock: Clock) -> None:
+    put(visits, clock, *((key, 0) for key in range(40)))
+    seen = []
+    for days in (0, 0.9, 0.2, 8.8, 0.05, 1.1, 0.1, 5):
+        clock.forward(days * DAY)
+        told = due_for_expired_rows(visits)
+        assert (told > 0) == bool(due_tables(visits, [TABLE]))
+        seen.append(told)
+    # A day to live, ten of grace, from then on: and nothing was written.
+    assert seen == [0, 0, 0, 0, 0, 2, 2, 2]
+    administration.set_ttl(visits, TABLE, "seen", 30 * DAY)
+    assert due_for_expired_rows(visits) == 2, "what has expired stays so"
+    compact(visits, TABLE)
+    assert due_for_expired_rows(visits) == 0
+    put(visits, clock, *((key, 0) for key in range(40)))
+    clock.forward(35 * DAY)
+    assert due_for_expired_rows(visits) == 0
+    administration.set_ttl(visits, TABLE, "seen", DAY)
+    assert due_for_expired_rows(visits) == 0 == len(due_tables(visits, [TABLE]))
+    clock.forward(11 * DAY)
+    assert due_for_expired_rows(visits) == 2
+
+
+def test_status_reads_few_footers_once_each_and_none_after_one_that_cannot_be_read(
+    visits: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, proper = [], expired_files._read_newest
+    fails: list[str] = []
+
+    def counted(column: str, copy: ExpectedFile) -> int | None:
+        read.append(copy.file.file_id)
+        if fails:
+            raise StorageUnavailable("it does not answer")
+        return proper(column, copy)
+
+    monkeypatch.setattr(expired_files, "_read_newest", counted)
+    monkeypatch.setattr(expired_files, "MOST_LOOKED_AT", 4)
+    monkeypatch.setattr(expired_files, "THREADS", 2)
+    for number in range(3):
+        put(visits, clock, *((key, 0) for key in range(number * 10, number * 10 + 10)))
+    files = len({file for one in snapshots(visits) for file in one.all_files})
+    assert due_for_expired_rows(visits) == len(read) == 0
+    clock.forward(12 * DAY)
+    fails.append("now")
+    assert (due_for_expired_rows(visits), len(read)) == (0, 2)
+    fails.clear()
+    assert (due_for_expired_rows(visits), len(read)) == (0, 2), "not at once again"
+    told, looked = [], []
+    for _ in range(4):
+        clock.forward(700)
+        told.append(due_for_expired_rows(visits))
+        looked.append(len(read) - 2)
+    assert looked == [min(files, 4 * number) for number in range(1, 5)]
+    assert (sorted(told), told[-1]) == (told, 2)
+    assert len(set(read)) == files
+
+
+def snapshots(cluster: Cluster) -> Iterable[ReplicaSnapshot]:
+    with Gate(cluster, "look") as gate:
+        return gate.planning.open_for_write(cluster.metadata.table(TABLE))[0].values()
 
 
 def test_a_row_that_has_expired_goes_only_with_all_that_it_shadows(

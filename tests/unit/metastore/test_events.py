@@ -68,7 +68,7 @@ from epochlake.placement.tablets.tablet_map import TabletMap
 from epochlake.placement.tablets.transitions import Kind, Stage
 from epochlake.placement.tokens import MAX_TABLET_BITS
 
-from tests.support import feature_event_cases, ring_event_cases, struct_event_cases
+from tests.support import feature_event_cases, generated_event_cases, ring_event_cases, struct_event_cases
 from tests.support.histories import INITIALISE, applied, joined, keyspace, register, small_cluster, table
 
 replace = msgspec.structs.replace
@@ -143,6 +143,7 @@ def scenes() -> dict[str, ClusterMetadata]:
         "as many tablets as there can be": with_tablets(small, 1 << MAX_TABLET_BITS),
         **feature_event_cases.scenes(),
         **struct_event_cases.scenes(),
+        **generated_event_cases.scenes(),
         **ring_event_cases.scenes(),
     }
 
@@ -515,6 +516,7 @@ REJECTED: list[tuple[str, object, str]] = [
     # The ring
     *feature_event_cases.REJECTED,
     *struct_event_cases.REJECTED,
+    *generated_event_cases.REJECTED,
     *ring_event_cases.REJECTED,
 ]
 
@@ -581,6 +583,7 @@ VALID: list[tuple[str, object]] = [
     ("merging one", FinishResize("id-two", 1)),
     *feature_event_cases.VALID,
     *struct_event_cases.VALID,
+    *generated_event_cases.VALID,
     *ring_event_cases.VALID,
 ]
 
