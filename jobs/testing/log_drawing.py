@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 from epochlake.jobs.testing.drawing import Drawing, Weights
-from epochlake.jobs.testing.member_drawing import scenario_with_members
 from epochlake.jobs.testing.log_themes import LOG_THEMES, LOG_UPKEEP, LogTheme
+from epochlake.jobs.testing.member_drawing import scenario_with_members
 from epochlake.jobs.testing.nemesis import EVERYBODY, MOUNTS, PLACES, PROCESSES, moments
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.world import ROOT

@@ -372,6 +372,7 @@ OPENED_ANEW = LogTheme(
 
 _MEMBERS = (
     *("member read", "member write", "member link", "member list", "member sync", "member delta-rs: open"),
+    *("shared link", "shared link, done") * 3,
     *("member link, done", "member write, done", "member list, done", "member delta-rs: open, done"),
     *("member append", "member append, done", "member fence", "member fence, done", "member read, done"),
     *("log link", "log link, done", "log append", "log append, done", "shared link", "shared link, done"),
@@ -413,6 +414,21 @@ MEMBERS_CHANGE = LogTheme(
 
 ROOT_LOST = MEMBERS_CHANGE._replace(restored=1.0, flipped=0.7, sorts=((), ("kill",), ("kill", "pause"), ("pause",)))
 """The same, and the root is lost or comes back as it was: it is restored from its members."""
+
+LATE_AT_MEMBERS = ROOT_LOST._replace(
+    tables=0.0,
+    seconds=(10.0, 16.0),
+    paces=(0.0, 0.3),
+    sorts=((), ("pause",)),
+    moments=("member append", "member append", "member list, done", "member read, done"),
+    counts=(0, 1),
+    lengths=((6.0, 12.0),),
+    upkeep_paces=(1.5,),
+    chores=(8, 12),
+    flipped=0.2,
+    unannounced=True,
+)
+"""Somebody stands still as he writes to a log member, and the root is lost then: it is restored before he goes on."""
 
 LOG_THEMES = (
     *(ANYTHING,) * 6,

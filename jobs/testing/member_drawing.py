@@ -1,4 +1,4 @@
-"""Drawing of histories in which commits count on a majority of log members: who changes these, and what is done to them.
+"""Drawing of histories in which commits count on a majority of log members: who changes these, and what goes wrong.
 
 Storage is destroyed at the root and at a few directories only, of which no set of members has more than it can lose.
 While the root is to be restored nothing else keeps anybody from the members that are left: who is lost and who is only
@@ -50,9 +50,7 @@ def scenario_with_members(
         latency=chance.choice(theme.latencies),
         log_checkpoints=chance.choice(theme.checkpoints),
     )
-    return Scenario(
-        "log", seed, seconds, settings, tuple(everybody), tuple(sorted(faults, key=lambda fault: fault.at))
-    )
+    return Scenario("log", seed, seconds, settings, tuple(everybody), tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
 def _members(chance: random.Random, doomed: Collection[int]) -> tuple[int, ...]:
@@ -63,9 +61,7 @@ def _members(chance: random.Random, doomed: Collection[int]) -> tuple[int, ...]:
             return tuple(sorted(found))
 
 
-def _changes(
-    drawing: Drawing, theme: LogTheme, doomed: Collection[int], *, loses_root: bool
-) -> tuple[Operation, ...]:
+def _changes(drawing: Drawing, theme: LogTheme, doomed: Collection[int], *, loses_root: bool) -> tuple[Operation, ...]:
     chance, pace = drawing.chance, drawing.chance.choice(theme.upkeep_paces)
     found = []
     for _ in range(chance.randint(*theme.chores)):
@@ -107,5 +103,11 @@ def _destroying(
     found = []
     for place in places:
         kind, at = chance.choice(["lost storage", "old storage"]), round(chance.uniform(0, seconds * 0.8), 3)
+        if theme.unannounced and place == ROOT:
+            when, nth = chance.choice(theme.moments), chance.choice([2, 3, 5, 8])
+            long = round(chance.uniform(*chance.choice(theme.lengths)), 3)
+            found.append(Fault("lost storage", 0.0, place=ROOT, when=when, nth=nth))
+            found.append(Fault("pause", 0.0, seconds=long, when=when, nth=nth))
+            continue
         found.append(Fault(kind, at, place=place, seconds=round(chance.uniform(0.2, seconds / 3), 3)))
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +19,7 @@ from epochlake.jobs.testing.scenario import Operation
 from epochlake.jobs.testing.world import DIRECTORIES, World, member
 from epochlake.jobs.upkeep import log_members
 from epochlake.metastore.log.entry import Entry
-from epochlake.metastore.log.generations import Generation
+from epochlake.metastore.log.generations import DIRECTORY, Generation
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
@@ -57,16 +58,19 @@ class Members:
             playing.done(player, thread)
 
     def _do(self, operation: Operation) -> None:
+        self._require_named_copies()
         world = self._world
         configuration, storage = world.configuration, world.storage(world.scheduler.current.process)
         match operation.kind:
             case "reconfigure":
                 chosen = log_members.named(configuration, storage, [member(number) for number in operation.keys])
-                done: object = log_members.reconfigure(configuration, storage, chosen, lambda: "world").number
+                done: object = self._end(
+                    lambda: log_members.reconfigure(configuration, storage, chosen, lambda: "world")
+                )
             case "resume members":
-                done = _unless_none(lambda: log_members.resume(configuration, storage).number)
+                done = self._end(lambda: log_members.resume(configuration, storage))
             case "cancel members":
-                done = _unless_none(lambda: log_members.cancel(configuration, storage).number)
+                done = self._end(lambda: log_members.cancel(configuration, storage))
             case "describe members":
                 done = log_members.describe(configuration, storage).unfinished
             case "recover":
@@ -74,6 +78,20 @@ class Members:
             case unknown:
                 raise ValueError(f"nobody knows the operation {unknown!r}")
         world.scheduler.note(f"{operation.kind}: {done}")
+
+    def _end(self, change: Callable[[], Generation]) -> object:
+        """Make or end a change, after which no number is unfinished that was there before it."""
+        world = self._world
+        storage = world.storage(world.scheduler.current.process)
+        before = log_members.unfinished(world.configuration, storage)
+        try:
+            ended = change().number
+        except InvalidRequest as error:
+            return str(error)
+        left = log_members.unfinished(world.configuration, storage)
+        if left is not None and left <= max(ended, before or 0):
+            self._unexpected.append(f"generation {ended} of the log members was ended, and {left} is unfinished")
+        return ended
 
     def _recover(self) -> object:
         """Restore the root from all directories that are left, if it was lost, or has come back as it was."""
@@ -91,6 +109,7 @@ class Members:
     def bring_in_order(self) -> None:
         """Restore a root that is lost, and end what is unfinished: what people do when nothing goes wrong any more."""
         world = self._world
+        self._require_named_copies()
         storage = world.storage(world.scheduler.current.process)
         chance = random.Random(repr(("members", world.seed)))
         said = ""
@@ -100,8 +119,8 @@ class Members:
                 if log_members.unfinished(world.configuration, storage) is None:
                     return
                 end = chance.choice([log_members.resume, log_members.cancel])
-                number = end(world.configuration, storage).number
-                world.scheduler.note(f"at peace, {end.__name__}: generation {number}")
+                ended = self._end(partial(end, world.configuration, storage))
+                world.scheduler.note(f"at peace, {end.__name__}: {ended}")
             except EpochlakeError as error:
                 said = str(error)
                 world.scheduler.note(f"at peace: {error}")
@@ -114,7 +133,7 @@ class Members:
         """Whoever follows to an epoch has it from a log that outlives the root: a majority of the newest members that
         have whole copies holds it. What was destroyed may have held it.
         """
-        adopted = [one for one in self._generations() if self._has_adopted(one) >= one.majority]
+        adopted = [one for one in self._generations() if self._is_adopted(one)]
         if not adopted:
             if metadata.epoch > 1:
                 self._unexpected.append(f"epoch {metadata.epoch} was followed to, and no log member has a copy")
@@ -122,7 +141,7 @@ class Members:
         newest = max(adopted, key=lambda one: one.number)
         holding = [uri for uri in newest.members if self._holds(uri, newest.number, metadata)]
         destroyed = [uri for uri in newest.members if uri not in holding and self._is_destroyed(uri)]
-        if len(holding) + len(destroyed) < newest.majority:
+        if not _is_majority(len(holding) + len(destroyed), newest):
             self._unexpected.append(
                 f"{self._world.scheduler.current.process.name} has followed to epoch {metadata.epoch}, and of the log "
                 f"members {[_name(uri) for uri in newest.members]} only {[_name(uri) for uri in holding]} have it"
@@ -144,11 +163,27 @@ class Members:
                     found[f"{name} {one.members}"] = one
         return list(found.values())
 
-    def _has_adopted(self, generation: Generation) -> int:
-        return sum(
+    def _is_adopted(self, generation: Generation) -> bool:
+        """Whether a majority of its members has whole copies, or had before they were destroyed."""
+        count = sum(
             self._world.disk.status(f"{_copy(uri, generation.number)}/adopted") is not None or self._is_destroyed(uri)
             for uri in generation.members
         )
+        return _is_majority(count, generation)
+
+    def _require_named_copies(self) -> None:
+        """The root names a generation when a majority of its members has the log, and not before."""
+        disk, register = self._world.disk, f"{ROOT}/{DIRECTORY}"
+        if disk.status(register) is None:
+            return
+        names = [name for name in disk.names(register) if name.endswith(".json")]
+        if not names:
+            return
+        named = msgspec.json.decode(disk.read(f"{register}/{max(names)}"), type=decodable(Generation))
+        if not self._is_adopted(named):
+            self._unexpected.append(
+                f"the root names generation {named.number} of the log members, and no majority has whole copies"
+            )
 
     def _holds(self, uri: str, number: int, metadata: ClusterMetadata) -> bool:
         place = f"{_copy(uri, number)}/log"
@@ -193,12 +228,8 @@ class Members:
         return [f"the root was lost at epoch {len(entries)}, and what was restored ends at {len(found)}"]
 
 
-def _unless_none(end: Callable[[], int]) -> object:
-    """What has ended a change, where there is one."""
-    try:
-        return end()
-    except InvalidRequest as error:
-        return str(error)
+def _is_majority(count: int, generation: Generation) -> bool:
+    return 2 * count > len(generation.members)
 
 
 def _copy(uri: str, number: int) -> str:

@@ -49,7 +49,7 @@ class Playing:
         world: World,
         scenario: Scenario,
         play: Callable[[Playing, Player, int, Cluster], None],
-        alone: Mapping[str, Callable[[Playing, Player, int], None]] = {},  # noqa: B006
+        alone: Mapping[str, Callable[[Playing, Player, int], None]] = {},
     ) -> None:
         self.world = world
         self.scenario = scenario

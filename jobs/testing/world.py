@@ -157,9 +157,7 @@ class World:
         self._open.enter_context(ended_afterwards(self.scheduler))
         self._shared = SharedEntries()
         if self._members:
-            self._open.enter_context(
-                patch.object(log_members, "log_below", lambda _, storage: self.log_place(storage))
-            )
+            self._open.enter_context(patch.object(log_members, "log_below", lambda _, storage: self.log_place(storage)))
         return self
 
     def __exit__(

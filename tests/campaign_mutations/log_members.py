@@ -1,4 +1,4 @@
-"""Mutations of log members: what a majority of directories has, what they have promised, and roots that are restored."""
+"""Mutations of log members: what a majority has, what they have promised, and roots that are restored from them."""
 
 from __future__ import annotations
 
