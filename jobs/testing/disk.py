@@ -21,6 +21,8 @@ T = TypeVar("T")
 ROOT = "/lake"
 """The cluster's root."""
 LOG = f"{ROOT}/log"
+MEMBERS = "/members"
+"""Below it: the directories that may be log members."""
 
 ACCESS_SECONDS = 0.003
 """How long a step of a disk takes, on average."""
@@ -203,7 +205,7 @@ class WorldDisk:
         """One access. `writes`: it needs room; `tear`: what a write may leave that fails."""
         self._scheduler.access(f"{asked} {path}", ACCESS_SECONDS * self._latency)
         self.used[path] = self._scheduler.now
-        process, moment = self._scheduler.current.process, f"{_area(path)} {asked}"
+        process, moment = self._scheduler.current.process, f"{area(path)} {asked}"
         self._scheduler.meet(process, moment)
         try:
             fails_after = self._troubles.before(path, writes=writes)
@@ -239,10 +241,12 @@ class _ForArrow(ForArrow):
         return self._open_file(path)
 
 
-def _area(path: str) -> str:
+def area(path: str) -> str:
     """Whose a path is, in a word."""
     if is_below(path, LOG):
         return "log"
+    if is_below(path, MEMBERS):
+        return "member"
     return "shared" if is_below(path, ROOT) else "volume"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochlake.jobs.testing.disk import Troubles
+from epochlake.jobs.testing.disk import Troubles, area
 from epochlake.jobs.testing.power import is_below
 from epochlake.jobs.testing.scheduler import Scheduler
 from epochlake.metastore.errors import StorageUnavailable
@@ -66,7 +66,7 @@ class WorldLog(InMemoryLog):
         return super().entry(epoch)
 
     def _meet(self, moment: str) -> None:
-        self._scheduler.meet(self._scheduler.current.process, f"log {moment}")
+        self._scheduler.meet(self._scheduler.current.process, f"{area(self._place)} {moment}")
 
     def _require_there(self) -> None:
         if self._fails():

@@ -197,9 +197,14 @@ def _is_lost_unnoticed(call: Call, history: History) -> bool:
         isinstance(call.outcome, Committed)
         and call.outcome.epoch > history.announced
         and bool(history.harm.keys() & UNHEARD)
-        and any(fault.kind == "old storage" for fault in history.scenario.faults)
+        and _goes_back(history.scenario)
         and not _is_there(call, history)
     )
+
+
+def _goes_back(scenario: Scenario) -> bool:
+    """Whether what was acknowledged may be lost with the log. With log members it may not."""
+    return not scenario.settings.members and any(fault.kind == "old storage" for fault in scenario.faults)
 
 
 def _is_there(call: Call, history: History) -> bool:
@@ -355,8 +360,9 @@ def _of_real_time(calls: Sequence[Call]) -> list[str]:
 
 def _of_reads(history: History) -> list[str]:
     """Who asks the log is shown no less than what was committed, or begun as an incarnation, before he has asked."""
-    goes_back = any(fault.kind == "old storage" for fault in history.scenario.faults)
-    begun = min((at for at, _ in history.incarnations), default=float("inf")) if goes_back else 0.0
+    begun = 0.0
+    if _goes_back(history.scenario):
+        begun = min((at for at, _ in history.incarnations), default=float("inf"))
     at = {entry.epoch: entry for entry in history.entries}
     told = [
         (call.ended, Fence(call.outcome.epoch, at[call.outcome.epoch].incarnation), call.request_id)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from epochlake.jobs.testing.drawing import Drawing, Weights
 from epochlake.jobs.testing.log_themes import LOG_THEMES, LOG_UPKEEP, LogTheme
+from epochlake.jobs.testing.member_drawing import scenario_with_members
 from epochlake.jobs.testing.nemesis import EVERYBODY, MOUNTS, PLACES, PROCESSES, moments
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.world import ROOT
@@ -33,6 +34,8 @@ def log_scenario(seed: int, weights: Weights = {}, *, theme: LogTheme | None = N
     theme = theme or chance.choice(LOG_THEMES)
     delta = chance.random() < theme.tables
     parts = _committers(drawing, theme)
+    if theme.operators[1]:
+        return scenario_with_members(drawing, theme, seed, parts, delta=delta)
     crowded = delta and chance.random() < theme.crowded
     if delta:
         parts += _keepers(drawing, theme, crowded=crowded)

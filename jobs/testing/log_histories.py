@@ -12,6 +12,7 @@ import msgspec
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.testing.log_checkers import LAST, PLANNED, QUIET_SECONDS, Call, History, Read, Seen, change
 from epochlake.jobs.testing.log_drawing import RESTORED, SNAPSHOT_FAULTS, log_scenario
+from epochlake.jobs.testing.member_histories import Members
 from epochlake.jobs.testing.nemesis import COMMITS as LOG_DAMAGE
 from epochlake.jobs.testing.nemesis import TORN_END, torn
 from epochlake.jobs.testing.playing import Player, Playing
@@ -55,7 +56,8 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
         heads = world.ensemble.kept.setdefault(HEAD, [])
         operators: list[str] = []
         kinds = {fault.kind for fault in scenario.faults}
-        is_restored, is_damaged = RESTORED in kinds, bool(kinds & {*LOG_DAMAGE, TORN_END})
+        is_restored = RESTORED in kinds and not scenario.settings.members
+        is_damaged = bool(kinds & {*LOG_DAMAGE, TORN_END})
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
             # Who is started again tries again what its predecessor may have done, under the same request ids.
@@ -110,10 +112,22 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
                 playing.unexpected.append(f"the log is not healed: {error}")
             operators.append(world.scheduler.current.process.name)
 
-        playing = Playing(world, scenario, play)
+        def bring_in_order() -> None:
+            members.bring_in_order()
+            operators.append(world.scheduler.current.process.name)
+
+        members = Members(world, unexpected := [])
+        playing = Playing(world, scenario, play, {"members": members.play})
+        playing.unexpected = unexpected
         playing.at_peace += [accept] * OPERATORS * is_restored + [heal] * is_damaged
+        if scenario.settings.members:
+            members.watch(playing.nemesis)
+            playing.learned.append(members.require_durable)
+            playing.at_peace.append(bring_in_order)
         playing.run()
         entries = _at_rest(world, scenario, seen, playing.unexpected)
+        if scenario.settings.members and not playing.unexpected:
+            playing.unexpected += _lose_the_root(world, members, entries)
         return History(
             scenario,
             calls,
@@ -296,7 +310,7 @@ def _at_rest(world: World, scenario: Scenario, seen: list[Seen], unexpected: lis
     if actor.error is not None:
         unexpected.append(f"at rest: {actor.error!r}")
         return []
-    if scenario.settings.delta:
+    if scenario.settings.delta and not scenario.settings.members:
         mover = world.run(world.process("who moves the root"), lambda: _move_the_root(world))
         world.until_done(mover)
         unexpected += _nobodys(world, scenario)
@@ -305,6 +319,14 @@ def _at_rest(world: World, scenario: Scenario, seen: list[Seen], unexpected: lis
     unexpected += [f"an hour later {node} is still there" for node in world.ephemeral_nodes_after(3600.0)]
     entries: list[Entry] = actor.result
     return entries
+
+
+def _lose_the_root(world: World, members: Members, entries: list[Entry]) -> list[str]:
+    """What does not hold when the root is lost at rest, and restored."""
+    actor = world.run(world.process("who restores the root"), lambda: members.lose_the_root(entries))
+    world.until_done(actor)
+    found: list[str] = actor.result if actor.error is None else [f"restoring the root: {actor.error!r}"]
+    return found
 
 
 def _nobodys(world: World, scenario: Scenario) -> list[str]:

@@ -39,6 +39,10 @@ class LogTheme(NamedTuple):
     many files it is compacted, `checkpoints` and `snapshots`: after how many commits and epochs there is one.
     `latencies`: how slow disks are, `deadlines`: of storage, in seconds. `unannounced`: whether the log goes back to
     right before an append whose process dies with it.
+
+    Log members: `operators` is how many change them; (0, 0): the log has none. `restored` is how likely the root is
+    lost then, or comes back as it was, `flipped` how likely a directory that may be lost is. `upkeep_paces` and
+    `chores` are those of operators (member_drawing.py).
     """
 
     tables: float = 0.3
@@ -75,6 +79,7 @@ class LogTheme(NamedTuple):
     damaged_from: float = 1.0
     deadlines: tuple[float, ...] = (30.0,)
     unannounced: bool = False
+    operators: tuple[int, int] = (0, 0)
 
 
 ANYTHING = LogTheme()
@@ -364,6 +369,66 @@ OPENED_ANEW = LogTheme(
     snapshots=(2, 3),
 )
 """A cluster that is opened anew all the time, at snapshots that are not what they seem to be."""
+
+_MEMBERS = (
+    *("member read", "member write", "member link", "member list", "member sync", "member delta-rs: open"),
+    *("shared link", "shared link, done") * 3,
+    *("member link, done", "member write, done", "member list, done", "member delta-rs: open, done"),
+    *("member append", "member append, done", "member fence", "member fence, done", "member read, done"),
+    *("log link", "log link, done", "log append", "log append, done", "shared link", "shared link, done"),
+)
+"""Where somebody works at a copy of the log, at the log, or at what the root says of its members."""
+
+MEMBERS_CHANGE = LogTheme(
+    tables=0.2,
+    seconds=(5.0, 15.0),
+    processes=(2, 3),
+    threads=(1,),
+    commits=(4, 8),
+    shared=("nobody", "again"),
+    waits=(5.0, 20.0, 60.0),
+    paces=(0.3, 1.0, 2.0),
+    sorts=(
+        (),
+        ("kill",),
+        ("kill",),
+        ("kill", "pause"),
+        ("pause",),
+        ("access fails", "kill"),
+        ("disk away", "disk hangs", "disk errors", "pause"),
+        ("power cut", "kill"),
+    ),
+    moments=_MEMBERS,
+    counts=(1, 3, 6),
+    lengths=((0.05, 0.5), (0.5, 5.0), (11.0, 15.0)),
+    latencies=(0.2, 1.0),
+    upkeep_paces=(1.0, 4.0),
+    chores=(2, 6),
+    restored=0.0,
+    flipped=0.5,
+    operators=(1, 2),
+    snapshots=(0, 3),
+    compacting=(4, 1000),
+)
+"""Log members that are changed by one operator or two, who die in the middle of it, while some of them go."""
+
+ROOT_LOST = MEMBERS_CHANGE._replace(restored=1.0, flipped=0.7, sorts=((), ("kill",), ("kill", "pause"), ("pause",)))
+"""The same, and the root is lost or comes back as it was: it is restored from its members."""
+
+LATE_AT_MEMBERS = ROOT_LOST._replace(
+    tables=0.0,
+    seconds=(10.0, 16.0),
+    paces=(0.0, 0.3),
+    sorts=((), ("pause",)),
+    moments=("member append", "member append", "member list, done", "member read, done"),
+    counts=(0, 1),
+    lengths=((6.0, 12.0),),
+    upkeep_paces=(1.5,),
+    chores=(8, 12),
+    flipped=0.2,
+    unannounced=True,
+)
+"""Somebody stands still as he writes to a log member, and the root is lost then: it is restored before he goes on."""
 
 LOG_THEMES = (
     *(ANYTHING,) * 6,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from epochlake.jobs.testing.power import copied, files_below, restore
+from epochlake.jobs.testing.power import files_below
 from epochlake.jobs.testing.scenario import Fault
 from epochlake.jobs.testing.scheduler import Process
 from epochlake.jobs.testing.world import World
@@ -102,6 +102,8 @@ class Nemesis:
         self.done: Counter[str] = Counter()
         self.destroyed: set[str] = set()
         """Places whose storage was lost."""
+        self.exchanged: Counter[str] = Counter()
+        """By places: how often what was in it has been replaced by nothing, or by what had been there before."""
         self.is_stopped = False
         self._world = world
         self._faults = sorted(faults, key=lambda fault: fault.at)
@@ -254,23 +256,24 @@ class Nemesis:
             self._replace(process)
 
     def _destroy(self, fault: Fault) -> bool:
-        disk, place = self._world.disk, fault.place
+        place = fault.place
         match fault.kind:
             case "flipped bit":
                 return self._flip(place)
             case "lost storage":
                 self.destroyed.add(place)
-                self._exchange(place, {})
+                self._exchange(place, lambda: self._world.empty(place))
             case "old storage":
-                before = copied(disk, place)
+                before = self._world.copy(place)
                 self._later(fault.seconds, lambda: self._exchange(place, before))
         return True
 
-    def _exchange(self, place: str, files: dict[str, bytes]) -> None:
+    def _exchange(self, place: str, exchange: Callable[[], None]) -> None:
         """A disk goes, and comes back with other contents."""
+        self.exchanged[place] += 1
         troubles = self._world.troubles
         troubles.failing[place] = errno.EIO
-        restore(self._world.disk, place, files)
+        exchange()
         self._world.cuttable.forget(place)
         self._later(_OUTAGE_SECONDS, lambda: troubles.mend(place))
 

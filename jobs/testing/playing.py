@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from epochlake.jobs.cluster import Cluster
@@ -41,10 +41,16 @@ class Player:
 class Playing:
     """A scenario in its world. `play` does all that a thread of a player has to do, with a cluster that the threads of
     its process share, and that is opened anew after each error that Epochlake says; other errors are defects, kept in
-    `unexpected`.
+    `unexpected`. `alone`: what threads of these roles do, who open no cluster.
     """
 
-    def __init__(self, world: World, scenario: Scenario, play: Callable[[Playing, Player, int, Cluster], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        scenario: Scenario,
+        play: Callable[[Playing, Player, int, Cluster], None],
+        alone: Mapping[str, Callable[[Playing, Player, int], None]] = {},
+    ) -> None:
         self.world = world
         self.scenario = scenario
         self.is_ending = False
@@ -59,6 +65,7 @@ class Playing:
         self.learned: list[Callable[[ClusterMetadata], None]] = []
         """Told of each epoch as soon as somebody has followed to it."""
         self._play = play
+        self._alone = alone
         self._players = {part.name: Player(part) for part in scenario.parts}
         self._by_process: dict[Process, Player] = {}
         self._doing: dict[tuple[str, int], str] = {}
@@ -144,6 +151,8 @@ class Playing:
     def _work(self, process: Process, player: Player, thread: int) -> None:
         while True:
             try:
+                if player.part.role in self._alone:
+                    return self._alone[player.part.role](self, player, thread)
                 with self._cluster_of(process) as cluster:
                     return self._play(self, player, thread, cluster)
             except EpochlakeError as error:

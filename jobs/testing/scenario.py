@@ -36,7 +36,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `blind`: places that its machine cannot reach, while others can, until nothing goes wrong any more.
     `role` is what it is: "commits", "pipeline", "operator", "upkeep" and "follower" have operations, a "coordinator"
-    has none.
+    has none. One of the role "members" changes the log members, and opens no cluster for it.
     """
 
     name: str
@@ -80,6 +80,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     `log_checkpoints`: after how many commits the log has a checkpoint. `deadline`: of storage, in seconds.
     `barrier`: after how many seconds barriers relax; `attempts`: how often a pipeline tries what fails.
     `changes`: "" where the table's changes are not kept, "kept", or "short" where they are dropped soon.
+    `members`: the directories by number that are the first log members; (): commits count when the root has them.
     """
 
     delta: bool = False
@@ -97,6 +98,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     changes: str = ""
     barrier: float = 3600.0
     attempts: int = 3
+    members: tuple[int, ...] = ()
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -9,7 +9,7 @@ with World(7) as world:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -18,15 +18,16 @@ from unittest.mock import patch
 import msgspec
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.testing.delta_rs import NoTable, table_class
-from epochlake.jobs.testing.disk import ROOT, Troubles, WorldDisk
+from epochlake.jobs.testing.disk import MEMBERS, ROOT, Troubles, WorldDisk
 from epochlake.jobs.testing.folder_disk import FolderDisk
 from epochlake.jobs.testing.log import WorldLog
-from epochlake.jobs.testing.power import CuttableDisk
+from epochlake.jobs.testing.member_logs import LogsInMemory
+from epochlake.jobs.testing.power import CuttableDisk, copied, restore
 from epochlake.jobs.testing.scenario import Scenario, Settings
 from epochlake.jobs.testing.scheduler import Actor, Process, Scheduler, ended_afterwards
 from epochlake.jobs.testing.substitution import substituted
 from epochlake.jobs.testing.zookeeper import Ensemble
-from epochlake.jobs.upkeep import vacuum
+from epochlake.jobs.upkeep import log_members, vacuum
 from epochlake.metastore.committing.committer import Committer
 from epochlake.metastore.committing.local_queue import LocalQueue
 from epochlake.metastore.configuration import (
@@ -43,6 +44,7 @@ from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.in_memory import SharedEntries
+from epochlake.metastore.log.log_place import LogBelowRoot, LogWithMembers
 from epochlake.metastore.metadata.events import Initialise
 from epochlake.metastore.root import Root
 from epochlake.metastore.storage.disk import Disk
@@ -63,7 +65,10 @@ CONFIGURATION = Configuration(
 def configured(settings: Settings) -> Configuration:
     """The configuration of a scenario's cluster."""
     log = msgspec.structs.replace(
-        CONFIGURATION.log, snapshot_every=settings.snapshot_every, compact_every=settings.compact_every
+        CONFIGURATION.log,
+        snapshot_every=settings.snapshot_every,
+        compact_every=settings.compact_every,
+        acknowledge="majority" if settings.members else "root",
     )
     zookeeper = msgspec.structs.replace(CONFIGURATION.zookeeper, session_timeout_seconds=settings.session)
     storage = msgspec.structs.replace(CONFIGURATION.storage, deadline_seconds=settings.deadline)
@@ -84,7 +89,17 @@ def world_of(scenario: Scenario) -> World:
         latency=settings.latency,
         clock_margin=settings.clock_margin,
         log_checkpoints=settings.log_checkpoints,
+        members=settings.members,
     )
+
+
+DIRECTORIES = 7
+"""So many directories there are that may be log members, where some are."""
+
+
+def member(number: int) -> str:
+    """The directory of that number, from 1 on, that may be a log member."""
+    return f"{MEMBERS}/m{number}"
 
 
 class World:
@@ -93,7 +108,7 @@ class World:
     `delta`: the log, the replicas and the ledger are real Delta tables, in a folder in memory; else all of it is in
     this process, and the log is the one for tests. `latency`: how slow disks are, beside the network.
     `clock_margin`: by how much vacuum takes clocks to be apart, in seconds. `log_checkpoints`: after how many commits
-    the log has a checkpoint.
+    the log has a checkpoint. `members`: the first log members by number; (): there are none.
     """
 
     def __init__(
@@ -105,6 +120,7 @@ class World:
         latency: float = 1.0,
         clock_margin: float = 300.0,
         log_checkpoints: int = 50,
+        members: Sequence[int] = (),
         most_steps: int = 2_000_000,
     ) -> None:
         self.seed = seed
@@ -125,6 +141,8 @@ class World:
         self._storages: dict[Process, Storage] = {}
         self._clock_margin = clock_margin
         self._log_checkpoints = log_checkpoints
+        self._members = [member(number) for number in members]
+        self.logs = LogsInMemory(self.scheduler, self.troubles)
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -138,6 +156,8 @@ class World:
         self._open.enter_context(patch.dict(delta.PROPERTIES, every))
         self._open.enter_context(ended_afterwards(self.scheduler))
         self._shared = SharedEntries()
+        if self._members:
+            self._open.enter_context(patch.object(log_members, "log_below", lambda _, storage: self.log_place(storage)))
         return self
 
     def __exit__(
@@ -161,8 +181,32 @@ class World:
             self._storages[process] = Storage(self.configuration.storage, disk=self.seen)
         return self._storages[process]
 
+    def log_place(self, storage: Storage) -> LogWithMembers:
+        """Where the log is that has members, as a process has it."""
+        if self.folder is None:
+            return self.logs.place(storage, ROOT)
+        below = LogBelowRoot(storage, Root(ROOT).log, self.configuration.log.compact_every)
+        return LogWithMembers(storage, ROOT, below)
+
+    def copy(self, place: str) -> Callable[[], None]:
+        """What puts a place back as it is now."""
+        files, logs = copied(self.disk, place), self.logs.copy(place)
+
+        def put_back() -> None:
+            restore(self.disk, place, files)
+            self.logs.restore(place, logs)
+
+        return put_back
+
+    def empty(self, place: str) -> None:
+        """Leave an empty directory."""
+        restore(self.disk, place, {})
+        self.logs.restore(place, {})
+
     def log(self, process: Process) -> EpochLog:
         """A handle of its own on the log."""
+        if self._members:
+            return self.log_place(self.storage(process)).open()
         if self.folder is None:
             return WorldLog(self.scheduler, self._shared, self.troubles, f"{ROOT}/log")
         settings = self.configuration.log
@@ -170,7 +214,9 @@ class World:
 
     def cluster(self, process: Process) -> Cluster:
         """The cluster, opened by a process."""
-        return Cluster(self.configuration, storage=self.storage(process), log=self.log(process))
+        storage = self.storage(process)
+        place = self.log_place(storage) if self._members else None
+        return Cluster(self.configuration, storage=storage, log=self.log(process), log_place=place)
 
     def entries(self) -> list[Entry]:
         """The log as somebody reads it who comes last."""
@@ -206,10 +252,17 @@ class World:
         def begin() -> None:
             storage = self.storage(process)
             storage.create_directory(ROOT, parents=True)
-            if self.folder is not None:
+            if self._members:
+                self.log_place(storage).create()
+            elif self.folder is not None:
                 create_log_table(storage, Root(ROOT).log)
             committer = Committer(Follower(self.log(process)), LocalQueue(), author="founder@world")
             committer.commit(Initialise(name=name, cluster_id="world", product_version=PRODUCT_VERSION))
+            if self._members:
+                for number in range(1, DIRECTORIES + 1):
+                    storage.create_directory(member(number), parents=True)
+                first = log_members.named(self.configuration, storage, self._members)
+                log_members.reconfigure(self.configuration, storage, first, lambda: "world")
 
         process = self.process("founder")
         actor = self.run(process, begin)

@@ -14,6 +14,7 @@ from tests.campaign_mutations import (
     commits,
     disks,
     gate,
+    log_members,
     log_storage,
     merges,
     moves,
@@ -30,6 +31,7 @@ __all__ = ["AREAS", "MUTATIONS", "Mutation"]
 AREAS: dict[str, tuple[Mutation, ...]] = {
     "commit protocol and offers": commits.MUTATIONS,
     "storage of the log": log_storage.MUTATIONS,
+    "log members": log_members.MUTATIONS,
     "gate, writing": gate.WRITES,
     "gate, reading": gate.READS,
     "gate, merging": merges.MUTATIONS,

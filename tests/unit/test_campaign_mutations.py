@@ -17,6 +17,7 @@ from tests.campaign_mutations.records import Result, as_page, campaign_digest, d
 LEAST = {
     "commit protocol and offers": 12,
     "storage of the log": 10,
+    "log members": 10,
     "gate, writing": 12,
     "gate, reading": 5,
     "gate, merging": 5,

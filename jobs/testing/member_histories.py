@@ -1,0 +1,240 @@
+"""Log members in histories of commits: operators who change them and restore lost roots, and what is looked at from
+outside meanwhile.
+
+What the members hold is read from their files, past the world's troubles. Nothing here asks production code whether an
+epoch is durable.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from epochlake.jobs.testing.disk import MEMBERS, ROOT
+from epochlake.jobs.testing.nemesis import Nemesis
+from epochlake.jobs.testing.scenario import Operation
+from epochlake.jobs.testing.world import DIRECTORIES, World, member
+from epochlake.jobs.upkeep import log_members
+from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.log.generations import DIRECTORY, Generation
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.placement.decoding import decodable
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
+
+if TYPE_CHECKING:
+    from epochlake.jobs.testing.playing import Player, Playing
+
+TRIES = 8
+"""So often an operator tries to bring the members in order when nothing goes wrong any more."""
+
+RETRY_SECONDS = 1.0
+
+
+class Members:
+    """The log members of one history. `unexpected`: what does not hold of them."""
+
+    def __init__(self, world: World, unexpected: list[str]) -> None:
+        self._world = world
+        self._unexpected = unexpected
+        self._nemesis: Nemesis | None = None
+        self._restored = 0
+        """How many exchanges of the root have been answered by a recovery."""
+
+    def watch(self, nemesis: Nemesis) -> None:
+        """Know what is done to the directories from now on."""
+        self._nemesis = nemesis
+
+    # What operators do
+
+    def play(self, playing: Playing, player: Player, thread: int) -> None:
+        """All that a thread of an operator has to do."""
+        for _, operation in player.left(thread):
+            self._world.scheduler.sleep(operation.wait)
+            playing.doing(player, thread, operation)
+            self._do(operation)
+            playing.done(player, thread)
+
+    def _do(self, operation: Operation) -> None:
+        self._require_named_copies()
+        world = self._world
+        configuration, storage = world.configuration, world.storage(world.scheduler.current.process)
+        match operation.kind:
+            case "reconfigure":
+                chosen = log_members.named(configuration, storage, [member(number) for number in operation.keys])
+                done: object = self._end(
+                    lambda: log_members.reconfigure(configuration, storage, chosen, lambda: "world")
+                )
+            case "resume members":
+                done = self._end(lambda: log_members.resume(configuration, storage))
+            case "cancel members":
+                done = self._end(lambda: log_members.cancel(configuration, storage))
+            case "describe members":
+                done = log_members.describe(configuration, storage).unfinished
+            case "recover":
+                done = self._recover()
+            case unknown:
+                raise ValueError(f"nobody knows the operation {unknown!r}")
+        world.scheduler.note(f"{operation.kind}: {done}")
+
+    def _end(self, change: Callable[[], Generation]) -> object:
+        """Make or end a change, after which no number is unfinished that was there before it."""
+        world = self._world
+        storage = world.storage(world.scheduler.current.process)
+        before = log_members.unfinished(world.configuration, storage)
+        try:
+            ended = change().number
+        except InvalidRequest as error:
+            return str(error)
+        left = log_members.unfinished(world.configuration, storage)
+        if left is not None and left <= max(ended, before or 0):
+            self._unexpected.append(f"generation {ended} of the log members was ended, and {left} is unfinished")
+        return ended
+
+    def _recover(self) -> object:
+        """Restore the root from all directories that are left, if it was lost, or has come back as it was."""
+        world, exchanged = self._world, self._exchanged()
+        if exchanged <= self._restored:
+            return None
+        storage = world.storage(world.scheduler.current.process)
+        done = log_members.recover(world.configuration, storage, [member(n) for n in range(1, DIRECTORIES + 1)])
+        self._restored = max(self._restored, exchanged)
+        return done
+
+    def _exchanged(self) -> int:
+        return self._nemesis.exchanged[ROOT] if self._nemesis is not None else 0
+
+    def bring_in_order(self) -> None:
+        """Restore a root that is lost, and end what is unfinished: what people do when nothing goes wrong any more."""
+        world = self._world
+        self._require_named_copies()
+        storage = world.storage(world.scheduler.current.process)
+        chance = random.Random(repr(("members", world.seed)))
+        said = ""
+        for _ in range(TRIES):
+            try:
+                world.scheduler.note(f"at peace, recover: {self._recover()}")
+                if log_members.unfinished(world.configuration, storage) is None:
+                    return
+                end = chance.choice([log_members.resume, log_members.cancel])
+                ended = self._end(partial(end, world.configuration, storage))
+                world.scheduler.note(f"at peace, {end.__name__}: {ended}")
+            except EpochlakeError as error:
+                said = str(error)
+                world.scheduler.note(f"at peace: {error}")
+            world.scheduler.sleep(RETRY_SECONDS)
+        self._unexpected.append(f"the log members do not come in order: {said}")
+
+    # What is looked at from outside
+
+    def require_durable(self, metadata: ClusterMetadata) -> None:
+        """Whoever follows to an epoch has it from a log that outlives the root: a majority of the newest members that
+        have whole copies holds it. What was destroyed may have held it.
+        """
+        adopted = [one for one in self._generations() if self._is_adopted(one)]
+        if not adopted:
+            if metadata.epoch > 1:
+                self._unexpected.append(f"epoch {metadata.epoch} was followed to, and no log member has a copy")
+            return
+        newest = max(adopted, key=lambda one: one.number)
+        holding = [uri for uri in newest.members if self._holds(uri, newest.number, metadata)]
+        destroyed = [uri for uri in newest.members if uri not in holding and self._is_destroyed(uri)]
+        if not _is_majority(len(holding) + len(destroyed), newest):
+            self._unexpected.append(
+                f"{self._world.scheduler.current.process.name} has followed to epoch {metadata.epoch}, and of the log "
+                f"members {[_name(uri) for uri in newest.members]} only {[_name(uri) for uri in holding]} have it"
+            )
+
+    def _is_destroyed(self, uri: str) -> bool:
+        return self._nemesis is not None and bool(self._nemesis.exchanged[uri])
+
+    def _generations(self) -> list[Generation]:
+        """All that any directory has promised."""
+        disk, found = self._world.disk, dict[str, Generation]()
+        for number in range(1, DIRECTORIES + 1):
+            place = f"{member(number)}/promises"
+            if disk.status(place) is None:
+                continue
+            for name in disk.names(place):
+                if name.endswith(".json") and name not in found:
+                    one = msgspec.json.decode(disk.read(f"{place}/{name}"), type=decodable(Generation))
+                    found[f"{name} {one.members}"] = one
+        return list(found.values())
+
+    def _is_adopted(self, generation: Generation) -> bool:
+        """Whether a majority of its members has whole copies, or had before they were destroyed."""
+        count = sum(
+            self._world.disk.status(f"{_copy(uri, generation.number)}/adopted") is not None or self._is_destroyed(uri)
+            for uri in generation.members
+        )
+        return _is_majority(count, generation)
+
+    def _require_named_copies(self) -> None:
+        """The root names a generation when a majority of its members has the log, and not before."""
+        disk, register = self._world.disk, f"{ROOT}/{DIRECTORY}"
+        if disk.status(register) is None:
+            return
+        names = [name for name in disk.names(register) if name.endswith(".json")]
+        if not names:
+            return
+        named = msgspec.json.decode(disk.read(f"{register}/{max(names)}"), type=decodable(Generation))
+        if not self._is_adopted(named):
+            self._unexpected.append(
+                f"the root names generation {named.number} of the log members, and no majority has whole copies"
+            )
+
+    def _holds(self, uri: str, number: int, metadata: ClusterMetadata) -> bool:
+        place = f"{_copy(uri, number)}/log"
+        if self._world.folder is None:
+            held = self._world.logs.entries(place)
+            return any((entry.epoch, entry.state_id) == (metadata.epoch, metadata.state_id) for entry in held)
+        if self._world.disk.status(f"{place}/_delta_log") is None:
+            return False
+        return any(
+            (row["epoch"], row["state_id"]) == (metadata.epoch, metadata.state_id)
+            for row in self._world.folder.rows(place)
+        )
+
+    # At rest
+
+    def lose_the_root(self, entries: list[Entry]) -> list[str]:
+        """The root is lost, and as many members as their majority can do without: a recovery gives all entries back."""
+        world = self._world
+        process = world.scheduler.current.process
+        storage = world.storage(process)
+        now = log_members.describe(world.configuration, storage)
+        if now.unfinished is not None:
+            return [f"generation {now.unfinished} of the log members is unfinished at rest"]
+        if late := [row for row in now.members if row.trouble]:
+            return [f"at rest the log member {_name(row.member)} says {row.trouble}" for row in late]
+        holding = [row.member for row in now.members if row.adopted == now.generation and row.epoch == len(entries)]
+        # Those go first that have everything, as far as they may.
+        going = sorted(holding)[: (len(now.members) - 1) // 2]
+        if len(holding) < len(now.members):
+            # Who was late or blank counts as one of those that are gone.
+            going = going[: max(0, len(holding) - len(now.members) // 2 - 1)]
+        for place in (ROOT, *going):
+            world.empty(place)
+            world.cuttable.forget(place)
+        world.scheduler.note(f"the root and {[_name(uri) for uri in going]} are lost")
+        log_members.recover(
+            world.configuration, storage, [member(n) for n in range(1, DIRECTORIES + 1) if member(n) not in going]
+        )
+        found = world.log(process).read(0)
+        if found == entries:
+            return []
+        return [f"the root was lost at epoch {len(entries)}, and what was restored ends at {len(found)}"]
+
+
+def _is_majority(count: int, generation: Generation) -> bool:
+    return 2 * count > len(generation.members)
+
+
+def _copy(uri: str, number: int) -> str:
+    return f"{uri}/generations/{number:020}"
+
+
+def _name(uri: str) -> str:
+    return uri.removeprefix(f"{MEMBERS}/")
