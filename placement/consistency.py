@@ -52,6 +52,18 @@ def majority(count: int) -> int:
     return count // 2 + 1
 
 
+def require_local(level: ConsistencyLevel, local: str | None) -> None:
+    """Raises InvalidRequest for a level that counts in the datacenter of the request where none is named."""
+    if level is ConsistencyLevel.LOCAL_QUORUM and local is None:
+        raise _said_nowhere()
+
+
+def _said_nowhere() -> InvalidRequest:
+    return InvalidRequest(
+        "LOCAL_QUORUM counts in one datacenter, and it was not said in which", hint="Say so with datacenter=…"
+    )
+
+
 def required(
     level: ConsistencyLevel, replicas: Sequence[int], datacenter_of: DatacenterOf, local: str | None = None
 ) -> dict[str | None, int]:
@@ -73,13 +85,13 @@ def required(
             return {dc: majority(n) for dc, n in Counter(map(datacenter_of, replicas)).items()}
         case ConsistencyLevel.LOCAL_QUORUM:
             if local is None:
-                raise InvalidRequest(
-                    "LOCAL_QUORUM counts in one datacenter, and it was not said in which",
-                    hint="Say so with datacenter=…",
-                )
+                raise _said_nowhere()
             here = sum(datacenter_of(replica) == local for replica in replicas)
             if not here:
-                raise InvalidRequest(f"LOCAL_QUORUM in datacenter {local!r}: the table has no replica there")
+                raise InvalidRequest(
+                    f"LOCAL_QUORUM in datacenter {local!r}: the table has no replica there",
+                    hint="Name a datacenter of its keyspace's replication, or ask another level",
+                )
             return {local: majority(here)}
 
 

@@ -75,7 +75,7 @@ def adopt(
     """
     if not is_delta(origin):
         raise InvalidRequest(
-            f"there is no Delta table at {origin}",
+            f"there is no Delta table at {origin or 'an empty name'}",
             hint="Name its directory, that with _delta_log; for other files there are `table create --like` and `load`",
         )
     if consistency is not None:

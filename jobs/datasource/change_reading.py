@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 from epochlake.jobs.datasource.errors import as_spark_says
+from epochlake.jobs.datasource.given_schema import Given
 from epochlake.jobs.datasource.options import ReadOptions
 from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.gate.change_streaming import OpenStream, open_stream, require_same, written_at
@@ -56,15 +57,24 @@ class WritesOf(InputPartition):
 class _Changes:
     """What batches and streams have in common."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, given: Given) -> None:
         self._options = options
-        self._names = [name for name in schema.names if name not in (CHANGE, WRITTEN_AT, POSITION, LATE)]
+        self._given = given
+        self._names = [name for name in given.schema.names if name not in CHANGE_TYPE.names]
+        told = [name for name in given.schema.names if name in CHANGE_TYPE.names]
+        if told != CHANGE_TYPE.names or given.schema.names[-len(told) :] != told:
+            raise InvalidRequest(
+                f"changes of {options.table} end with the columns {', '.join(CHANGE_TYPE.names)}",
+                hint="Leave .schema(…) out: the table says its own; cast after loading",
+            )
 
     def _tasks(self, storage: Storage, stream: OpenStream, after: int, up_to: int) -> list[InputPartition]:
         if after < stream.first:
             raise gone(stream.index)
         if up_to > stream.index.tail().position:
             raise ChangesGone(f"the changes end before position {up_to}", stream.index.tail().position)
+        for column in stream.table.columns:
+            self._given.require_type(stream.table.full_name, column.name, column.type)
         wanted = Wanted(stream.table, question(stream.table, self._names).asked.schema)
         tasks: list[InputPartition] = []
         begins, rows = after, 0

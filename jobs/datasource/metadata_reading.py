@@ -14,8 +14,11 @@ from epochlake.metastore.log.files import SCHEMA
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.tables.columns import SUMMARY
 from epochlake.metastore.tables.metadata import parts_of
+from epochlake.placement.dataframes.frames import schema_of
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.near_names import nearest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 LOG = "log"
 
@@ -28,9 +31,8 @@ class MetadataReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One: all of it. Here it is decided which epoch is the newest: a task that is tried again shows the same."""
-        with as_spark_says(), self._options.open() as cluster:
-            epoch = self._options.epoch
-            return [InputPartition(cluster.catch_up().epoch if epoch is None else epoch)]
+        with as_spark_says():
+            return [InputPartition(epoch_of(self._options))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows."""
@@ -38,9 +40,23 @@ class MetadataReader(DataSourceReader):
             yield from table_of(self._options, partition.value).to_batches()
 
 
+def epoch_of(options: ReadOptions) -> int:
+    """The epoch that is asked for; without one the newest. Raises InvalidRequest for one that is not in the log."""
+    with options.open() as cluster:
+        newest = cluster.catch_up().epoch
+    if options.epoch is not None and options.epoch > newest:
+        raise history.no_such_epoch(options.epoch, newest)
+    return newest if options.epoch is None else options.epoch
+
+
 def table_of(options: ReadOptions, epoch: int | None) -> pa.Table:
     """A table of the metadata as of an epoch, None: without rows. Raises InvalidRequest for an unknown name."""
     return plain(_table_of(options, epoch))
+
+
+def metadata_schema(options: ReadOptions) -> StructType:
+    """The columns of a table of the metadata. Raises InvalidRequest for an unknown name."""
+    return schema_of(table_of(options, None).schema)
 
 
 def log_between(options: ReadOptions, first: int, last: int) -> pa.Table:
@@ -67,8 +83,12 @@ def _table_of(options: ReadOptions, epoch: int | None) -> pa.Table:
             return _log(history.entries(cluster.log(), last=epoch))
     parts = parts_of(ClusterMetadata)
     if name not in parts:
-        known = ", ".join(f"system.{one}" for one in sorted([*parts, LOG]))
-        raise InvalidRequest(f"the metadata has no table {options.table!r}", hint=f"There are {known}")
+        known = [f"system.{one}" for one in sorted([*parts, LOG])]
+        near = nearest(options.table, known)
+        meant = f"Did you mean {near!r}? " if near else ""
+        raise InvalidRequest(
+            f"the metadata has no table {options.table!r}", hint=f"{meant}There are {', '.join(known)}"
+        )
     if epoch is None:
         return parts[name](ClusterMetadata.empty())
     with options.open() as cluster:

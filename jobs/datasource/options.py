@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.jobs.gate.moments import micros_of
 from epochlake.metastore import configuration as configurations
-from epochlake.metastore.committing.arguments import require_epoch_number
 from epochlake.metastore.configuration import Configuration
 from epochlake.placement.decoding import decodable
-from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.errors import InvalidRequest, words_of
+from epochlake.placement.near_names import nearest
 
-KNOWN = (
-    "path",
+OF_CHANGES = ("after", "upTo", "reader")
+"""Options of a read whose option `changes` is true."""
+
+READ = (
     "conf",
     "root",
     "consistency",
@@ -23,17 +25,21 @@ KNOWN = (
     "columns",
     "where",
     "keys",
-    "timestampasof",
+    "timestampAsOf",
     "epoch",
-    "startingepoch",
+    "startingEpoch",
+    "changes",
+    *OF_CHANGES,
 )
-OF_CHANGES = ("after", "upto", "reader")
-"""Options of a read whose option `changes` is true."""
+"""Options of a read, spelt as the documentation does; Spark hands them over in any case."""
 
-WRITTEN = ("path", "conf", "root", "consistency", "datacenter", "batch", "delete", "replacewhere")
-OF_SPARK = ("table", "checkpointlocation", "queryname")
+WRITTEN = ("conf", "root", "consistency", "datacenter", "batch", "delete", "replaceWhere")
+OF_SPARK = ("path", "table", "checkpointlocation", "queryname")
 """What Spark adds to the options of a user. With those of an entry of its catalog, which has `settings`, come others.
 """
+
+MOST = (1 << 63) - 1
+"""The highest epoch and position that the log and Spark can count to."""
 
 SYSTEM = "system."
 """Begins the names of tables that are of the metadata. No keyspace gets this name; one that has it from before is read
@@ -92,14 +98,24 @@ class WriteOptions(msgspec.Struct, frozen=True):
 def _opened(conf: str | None, root: str | None, settings: str | None) -> Cluster:
     if settings is None:
         return open_cluster(configurations.load(conf, root=root))
-    return open_cluster(msgspec.json.decode(settings, type=decodable(Configuration)))
+    try:
+        configuration = msgspec.json.decode(settings, type=decodable(Configuration))
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidRequest(
+            f"the option 'settings', which is for views that `attach` makes, cannot be read: {words_of(error)}",
+            hint="Give the option root or conf, or call epochlake.attach(spark, cluster)",
+        ) from None
+    return open_cluster(configuration)
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """The options of a write; their names count in any case. Raises InvalidRequest."""
-    options, table = _known(given, WRITTEN, 'Name it: .save("keyspace.table")')
+    options, table = _known(given, "write", 'Name it: .save("keyspace.table")')
     if table.startswith(SYSTEM):
-        raise InvalidRequest(f"{table} is of the metadata, which is changed by committing epochs, not by writing rows")
+        raise InvalidRequest(
+            f"{table} is of the metadata, which is changed by committing epochs, not by writing rows",
+            hint="Name a table of rows",
+        )
     deletes = options.get("delete", "false").lower()
     if deletes not in ("true", "false"):
         raise InvalidRequest(f"the option 'delete' is {deletes!r}", hint="Give true or false")
@@ -116,16 +132,15 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _known(given: Mapping[str, str], known: Sequence[str], advice: str) -> tuple[dict[str, str], str]:
+def _known(given: Mapping[str, str], kind: Literal["read", "write"], advice: str) -> tuple[dict[str, str], str]:
     """The options by their names, and the table that they name."""
     options = {name.lower(): value for name, value in given.items()}
-    for name in options:
-        if name not in known and name not in OF_SPARK and "settings" not in options:
-            near = difflib.get_close_matches(name, known, 1)
-            raise InvalidRequest(
-                f"the data source epochlake has no option {name!r}",
-                hint=f"Did you mean {near[0]!r}?" if near else f"Its options: {', '.join(known[1:])}",
-            )
+    if "paths" in options:  # Spark's, of .load([…])
+        raise InvalidRequest("a read is of one table", hint="Load each, and unite the DataFrames")
+    known, others = (READ, WRITTEN) if kind == "read" else (WRITTEN, READ)
+    for name, asked in zip(options, given, strict=True):
+        if name not in (*map(str.lower, known), *OF_SPARK) and "settings" not in options:
+            raise _unknown(asked, kind, known, others)
     for name in ("conf", "root"):
         place = options.get(name)
         if place is not None and "://" not in place and not place.startswith("/"):
@@ -139,9 +154,22 @@ def _known(given: Mapping[str, str], known: Sequence[str], advice: str) -> tuple
     return options, table
 
 
+def _unknown(asked: str, kind: str, known: Sequence[str], others: Sequence[str]) -> InvalidRequest:
+    """The error for an option that there is not. Spark may have put its name into lower case."""
+    near = nearest(asked, known)
+    of_others = {one.lower(): one for one in others}.get(asked.lower())
+    if of_others is not None:
+        of = "a write" if kind == "read" else "a read"
+        return InvalidRequest(f"the option {of_others!r} is for {of}, and this is a {kind}", hint="Leave it out")
+    return InvalidRequest(
+        f"a {kind} of the data source epochlake has no option {asked!r}",
+        hint=f"Did you mean {near!r}?" if near else f"Its options: {', '.join(known)}",
+    )
+
+
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """The options of a read; their names count in any case. Raises InvalidRequest."""
-    options, table = _known(given, (*KNOWN, "changes", *OF_CHANGES), 'Name it: .load("keyspace.table")')
+    options, table = _known(given, "read", 'Name it: .load("keyspace.table")')
     read = ReadOptions(
         table,
         options.get("conf"),
@@ -149,8 +177,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         options.get("consistency"),
         options.get("datacenter"),
         _names(options.get("columns")),
-        _epoch(options.get("epoch")),
-        _epoch(options.get("startingepoch")),
+        _epoch("epoch", options.get("epoch")),
+        _epoch("startingEpoch", options.get("startingepoch"), first=0),  # of others streams begin at version 0
         options.get("where"),
         options.get("keys"),
         options.get("settings"),
@@ -162,22 +190,25 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     )
     if read.as_of is not None:
         micros_of(read.as_of)
-    of_changes = [name for name in OF_CHANGES if name in options]
+    of_changes = [name for name in OF_CHANGES if name.lower() in options]
     if of_changes and not read.changes:
         raise InvalidRequest(
             f"the option {of_changes[0]!r} is for changes", hint='Give option("changes", True) as well'
         )
-    unfit = [name for name in ("consistency", "datacenter", "where", "keys", "timestampasof") if name in options]
+    unfit = [name for name in _ROWS_ONLY if name.lower() in options and name != "columns"]
     if read.changes and (unfit or read.metadata_table is not None):
         raise InvalidRequest(
             f"changes of {table} cannot be read with the option {unfit[0]!r}"
             if unfit
-            else f"{table} is of the metadata: its changes are the epochs of system.log"
+            else f"{table} is of the metadata: its changes are the epochs of system.log",
+            hint="Leave it out, and choose by .where(…)" if unfit else f"Stream {SYSTEM}log",
         )
-    rows_only = ("consistency", "datacenter", "columns", "where", "keys", "timestampasof")
-    of_rows = [name for name in rows_only if name in options]
+    of_rows = [name for name in _ROWS_ONLY if name.lower() in options]
     if read.metadata_table is not None and of_rows:
-        raise InvalidRequest(f"the option {of_rows[0]!r} is for tables of rows, and {table} is one of the metadata")
+        raise InvalidRequest(
+            f"the option {of_rows[0]!r} is for tables of rows, and {table} is one of the metadata",
+            hint="Leave it out, and choose by .select(…) and .where(…)",
+        )
     if read.starting_epoch is not None and table != f"{SYSTEM}log":
         raise InvalidRequest(
             f"the option 'startingEpoch' is for the stream of {SYSTEM}log, and not for {table}",
@@ -191,8 +222,19 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     return read
 
 
+_ROWS_ONLY = ("consistency", "datacenter", "columns", "where", "keys", "timestampAsOf")
+
+
 def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(","))
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise InvalidRequest(
+            f"the option 'columns' is {text!r}, which leaves a name empty",
+            hint="Give names with commas between them: id, carrier; or leave it out for all columns",
+        )
+    return names
 
 
 def _is_true(name: str, text: str) -> bool:
@@ -204,17 +246,26 @@ def _is_true(name: str, text: str) -> bool:
 def _position(name: str, text: str | None) -> int | None:
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit()):
+    position = _whole(text)
+    if position is None:
         raise InvalidRequest(f"the option {name!r} is {text!r}, which is no position", hint="Give a whole number")
-    return int(text)
+    return position
 
 
-def _epoch(text: str | None) -> int | None:
+def _epoch(name: str, text: str | None, first: int = 1) -> int | None:
     if text is None:
         return None
-    try:
-        number = int(text)
-    except ValueError:
-        raise InvalidRequest(f"the epoch {text!r} is no number", hint="Give a whole number") from None
-    require_epoch_number(number)
-    return number
+    epoch = _whole(text)
+    if epoch is None or epoch < first:
+        raise InvalidRequest(
+            f"the option {name!r} is {text!r}, which is no epoch", hint="Give a whole number; the first epoch is 1"
+        )
+    return epoch
+
+
+def _whole(text: str) -> int | None:
+    """A number from 0 on that a bigint can hold; None for another text."""
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit()) or len(digits.lstrip("0")) > len(str(MOST)) or int(digits) > MOST:
+        return None
+    return int(digits)

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 from epochlake.jobs.datasource.errors import as_spark_says
+from epochlake.jobs.datasource.options import read_options
 from epochlake.jobs.datasource.source import EpochlakeDataSource
 from epochlake.placement.errors import InvalidRequest
 from pyspark.sql import SparkSession
@@ -74,6 +75,7 @@ def _options(
     if len(options) < len(named) or "path" in options or "table" in options:
         raise InvalidRequest(f"an argument of {NAME} is given twice", hint="The table comes first, without a name")
     options["path"] = _text("table", positional[0])
+    read_options(options)  # with settings those of a view come, and Spark has added others to them
     if settings is not None and not {"conf", "root"} & set(options):
         options["settings"] = settings
     return options

@@ -6,27 +6,24 @@ vacuum leaves to all reads that it does not know of, an hour unless it is told o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
 from epochlake.jobs.datasource.errors import as_spark_says
+from epochlake.jobs.datasource.given_schema import Given
 from epochlake.jobs.datasource.options import ReadOptions
 from epochlake.jobs.exchange.filters import parse_condition, parse_keys
-from epochlake.jobs.gate.arrow_reading import question, round_damage
-from epochlake.jobs.gate.fitting import canonical, is_same_type
+from epochlake.jobs.gate.arrow_reading import Question, question, round_damage
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.verified_reading import damage_behind
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.reading import ReadPlan
 from epochlake.jobs.replicas.scanning import Asked, scan_slices
 from epochlake.jobs.replicas.sections import TASK_ROWS, Task, tasks
-from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.model import Table, TableId
 from epochlake.placement.errors import EpochlakeError
-from epochlake.placement.rejections import Code
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 NAME = "spark.read"
 """How operators see these reads."""
@@ -56,9 +53,9 @@ class TableReader(DataSourceReader):
     rows (docs/decisions/056-data-source.md).
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, given: Given) -> None:
         self._options = options
-        self._declared = {field.name: field.dataType.simpleString() for field in schema.fields}
+        self._given = given
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks; none where there is no row."""
@@ -66,25 +63,13 @@ class TableReader(DataSourceReader):
         with as_spark_says(), options.open() as cluster, Gate(cluster, NAME, options.datacenter) as gate:
 
             def planned(table: Table) -> Sequence[InputPartition]:
-                self._require_declared(table)
-                where = None if options.where is None else parse_condition(options.where, table)
-                keys = None if options.keys is None else parse_keys(options.keys, table)
-                of = question(table, list(self._declared), where, keys, options.as_of)
+                for column in table.columns:
+                    self._given.require_type(table.full_name, column.name, column.type)
+                of = asked_of(options, table, self._given.schema.names)
                 plan = round_damage(lambda: gate.plan_read(table, options.consistency, of.windows, of.as_of))
                 return [RowsOf(task, of.asked, table.table_id) for task in _tasks(plan)]
 
             return gate.planning.as_it_is(options.table, planned)
-
-    def _require_declared(self, table: Table) -> None:
-        """Raises Rejected where a column is not what Spark was told of it when the query was made."""
-        for column in table.columns:
-            told = self._declared.get(column.name)
-            if told is not None and not is_same_type(canonical(told), canonical(column.type)):
-                raise Rejected(
-                    Code.SCHEMA_CHANGED,
-                    f"column {column.name} of {table.full_name} has become {column.type} since the query was made",
-                    hint="Load the table again",
-                )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task. What is found damaged by it is noted, so that the next plan goes round it."""
@@ -104,6 +89,13 @@ class TableReader(DataSourceReader):
             # What names the file is what the user has to see, also where the note cannot be made.
             with suppress(EpochlakeError), self._options.open() as cluster:
                 cluster.damage.add(partition.table_id, damaged)
+
+
+def asked_of(options: ReadOptions, table: Table, columns: Iterable[str] | None) -> Question:
+    """What the options ask of a table, and these columns of it. Raises InvalidRequest for what cannot be meant."""
+    where = None if options.where is None else parse_condition(options.where, table)
+    keys = None if options.keys is None else parse_keys(options.keys, table)
+    return question(table, columns, where, keys, options.as_of)
 
 
 def copies_of(task: Task) -> list[ExpectedFile]:

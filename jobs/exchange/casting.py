@@ -217,9 +217,15 @@ def _reads_the_same(text: str, found: pa.Scalar) -> bool:
 
 
 def _would_lose(column: Column, given: pa.ChunkedArray, lost: list[int], first_row: int) -> str:
-    rows = ", ".join(f"row {first_row + number} has {given[number].as_py()!r}" for number in lost)
+    rows = ", ".join(f"row {first_row + number} has {_shown(given[number])}" for number in lost)
     many = ", …" if len(lost) == SHOWN_ROWS else ""
-    return (
-        f"column {column.name} is {canonical(column.type)}, not {canonical(type_name(given.type))}, and would lose: "
-        f"{rows}{many}"
-    )
+    wanted, have = canonical(column.type), canonical(type_name(given.type))
+    if have == wanted:  # of another unit, which only Arrow's own name of the type tells
+        have = f"{given.type}, which has finer parts than a {wanted}" if "[ns" in str(given.type) else str(given.type)
+    return f"column {column.name} is {wanted}, not {have}, and would lose: {rows}{many}"
+
+
+def _shown(value: pa.Scalar) -> str:
+    """A value for people. A time by Arrow: Python's own has no nanoseconds."""
+    of_time = pa.types.is_timestamp(value.type) or pa.types.is_time(value.type)
+    return str(value.cast(pa.string())) if of_time and value.is_valid else repr(value.as_py())

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
-from itertools import islice
+from itertools import count, islice
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from epochlake.jobs.exchange.delta_sources import is_delta, open_delta, rows_of_delta
-from epochlake.jobs.exchange.row_files import Format, batches_of
+from epochlake.jobs.exchange.row_files import SUFFIXES, Format, batches_of
 from epochlake.jobs.exchange.sources import ROWS_OF_PART, in_parts, sources_of
 from epochlake.jobs.gate.arrow_types import type_name
+from epochlake.jobs.replicas.schema import can_be_called, possible_name
 from epochlake.metastore.metadata.model import Column
 from epochlake.placement.column_ddl import delta_type
 from epochlake.placement.errors import InvalidRequest, words_of
 
 KEY_NAMES = re.compile(r"(^|_)(id|key|uuid|guid)$", re.IGNORECASE)
 MOST_KEY_COLUMNS = 5
+
+_OF_SQL = (Format.PARQUET, Format.CSV, Format.JSON)
+"""Formats that DuckDB reads by the name of a file."""
 
 _WIDER = {
     pa.uint8(): pa.int16(),
@@ -49,7 +55,8 @@ def propose(
     such key.
     """
     schema, rows = _looked_at(place, format_)
-    columns, strange = [], []
+    _require_names(place, schema.names)
+    columns, strange = [], {}
     declared = {column.name: column for column in instead}
     for field in schema:
         if field.name in declared:
@@ -58,21 +65,60 @@ def propose(
         try:
             columns.append(_column(field))
         except InvalidRequest as error:
-            strange.append(f"{field.name} ({field.type}): {error.reason}")
+            strange[field.name] = f"{field.name} ({field.type}): {error.reason}"
     if strange and not len(rows):
         raise InvalidRequest(
             f"{place} has no rows, and does not say of which types they are", hint="Declare all columns"
         )
     if strange:
         raise InvalidRequest(
-            f"{place} has columns that no table can have: {'; '.join(strange)}",
-            hint="Say by --column what they are to be, as in --column 'since timestamp'",
+            f"{place} has columns that no table can have: {'; '.join(strange.values())}",
+            # Each by itself: a quote in a name hides the comma after it.
+            hint=f"Say what they are to be: {' '.join(map(_declaration, strange))}",
         )
     if unknown := sorted(set(declared) - set(schema.names)):
         raise InvalidRequest(f"{place} has no column {', '.join(unknown)}", hint="Leave it out, or declare all columns")
     if primary_key:
         return Proposal(tuple(columns), tuple(primary_key), "as it was said")
     return Proposal(tuple(columns), *_key_of(place, columns, rows))
+
+
+def _require_names(place: str, names: Sequence[str]) -> None:
+    """Raises InvalidRequest with a command that gives a file's columns names that a table's can have."""
+    wrong = [name for name in names if not can_be_called(name)]
+    if not wrong:
+        return
+    path = Path(place)
+    hint = "Give them other names there: use no space and none of ,;{}()=`"
+    if path.is_file() and SUFFIXES.get(path.suffix.lower()) in _OF_SQL and len(set(names)) == len(names):
+        renamed: dict[str, str] = {}
+        for name in wrong:
+            others = {one.lower() for one in (*names, *renamed.values())}
+            like = possible_name(name)
+            numbered = (like if number == 1 else f"{like}_{number}" for number in count(1))
+            renamed[name] = next(new for new in numbered if new.lower() not in others)
+        pairs = ", ".join(f"{_name(name)} AS {_name(new)}" for name, new in renamed.items())
+        file = place.replace("'", "''")
+        question = f"SELECT * RENAME ({pairs}) FROM '{file}'"
+        to = f"{path.stem}-renamed.parquet"
+        hint = f"Take {to}, which this makes: epochlake query {_in_a_shell(question)} --to {_in_a_shell(to)}"
+    raise InvalidRequest(f"{place} has columns that cannot be called so: {', '.join(map(repr, wrong))}", hint=hint)
+
+
+def _declaration(name: str) -> str:
+    return f"--column {_in_a_shell(f'{name} string')}"
+
+
+def _name(name: str) -> str:
+    """A name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _in_a_shell(text: str) -> str:
+    """A text as one word of a shell, in the quotes that need the fewest signs."""
+    if "'" not in text or "!" in text:  # which a shell that people type into replaces within other quotes
+        return shlex.quote(text)
+    return '"' + re.sub(r'([\\"$`])', r"\\\1", text) + '"'
 
 
 def _looked_at(place: str, format_: Format | None) -> tuple[pa.Schema, pa.Table]:
@@ -93,7 +139,10 @@ def _column(field: pa.Field) -> Column:
     if pa.types.is_null(type_):
         raise InvalidRequest("it has nothing but nulls")
     name = type_name(_WIDER.get(type_, type_))
-    delta_type(name)
+    try:
+        delta_type(name)
+    except InvalidRequest:
+        raise InvalidRequest("there is no such type of a column") from None
     return Column(field.name, name, field.nullable)
 
 
@@ -105,8 +154,8 @@ def _key_of(place: str, columns: Sequence[Column], rows: pa.Table) -> tuple[tupl
     for name in sorted(may_be, key=lambda name: KEY_NAMES.search(name) is None):
         if len(rows.column(name).unique()) == len(rows):
             return (name,), f"{name} is unique {looked}"
-    for count in range(2, min(MOST_KEY_COLUMNS, len(may_be)) + 1):
-        names = may_be[:count]
+    for several in range(2, min(MOST_KEY_COLUMNS, len(may_be)) + 1):
+        names = may_be[:several]
         if rows.group_by(names).aggregate([]).num_rows == len(rows):
             return tuple(names), f"{', '.join(names)} together are unique {looked}"
     raise InvalidRequest(

@@ -51,7 +51,11 @@ SUFFIXES = {
 
 
 def path_of(name: str) -> Path:
-    """The path of a file that is named by it, or by a URI of `file:`. Raises InvalidRequest for another URI."""
+    """The path of a file that is named by it, or by a URI of `file:`. Raises InvalidRequest for another URI, and for a
+    blank name, which would be the working directory.
+    """
+    if not name.strip():
+        raise InvalidRequest(f"{name!r} is no name of a file", hint="Give a path")
     if "://" not in name:
         return Path(name)
     local = places.local_path(name)

@@ -66,13 +66,15 @@ class HybridClock:
 class Planning:
     """The metadata that a run plans at, which moves on when a replica or the log has news.
 
-    `moved` is told of each new epoch. `datacenter`: where LOCAL_QUORUM counts, and reads are preferred.
+    `moved` is told of each new epoch. `datacenter`: where LOCAL_QUORUM counts, and reads are preferred. Raises Rejected
+    for one that no node is in, or was in: what is misspelt would make a read ask far replicas, and nobody would know.
     """
 
     def __init__(self, cluster: Store, datacenter: str | None, moved: Callable[[int], None]) -> None:
         self.cluster = cluster
         self.datacenter = datacenter
         self.metadata = cluster.catch_up()
+        self.metadata.require_datacenter(datacenter)
         self._moved = moved
         self.stretches = Stretches(cluster.configuration.pipeline.shared_file_bytes)
         self._first: dict[TableId, Table] = {}

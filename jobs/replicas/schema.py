@@ -45,11 +45,24 @@ def delta_schema(table: Table) -> str:
     return json.dumps({"type": "struct", "fields": as_json})
 
 
+_IN_NO_NAME = frozenset(" ,;{}()\n\t=`")
+
+
+def can_be_called(name: str) -> bool:
+    """Whether Delta can store a column of this name."""
+    return bool(name) and not _IN_NO_NAME & set(name)
+
+
+def possible_name(name: str) -> str:
+    """A name that is like another one, and that Delta can store."""
+    return "".join("_" if letter in _IN_NO_NAME else letter for letter in name) or "unnamed"
+
+
 def check_columns(columns: tuple[Column, ...], primary_key: tuple[str, ...]) -> None:
     """Whether a replica table can have these columns; raises InvalidRequest with the column that stands in the way."""
     seen = set(RESERVED)
     for column in columns:
-        if not column.name or set(column.name) & set(" ,;{}()\n\t=`"):
+        if not can_be_called(column.name):
             raise InvalidRequest(f"a column cannot be called {column.name!r}", hint="Use no space and none of ,;{}()=`")
         if column.name.lower() in seen:
             raise InvalidRequest(

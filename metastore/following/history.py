@@ -59,7 +59,7 @@ def metadata_at(log: EpochLog, snapshots: Snapshots | None, epoch: int) -> Clust
         at_most = position.epoch - 1
     metadata, _ = replay(metadata, position, tail)
     if metadata.epoch != epoch:
-        raise _no_such_epoch(epoch, metadata.epoch)
+        raise no_such_epoch(epoch, metadata.epoch)
     return metadata
 
 
@@ -81,7 +81,7 @@ def entries(log: EpochLog, first: int = 1, last: int | None = None) -> list[Entr
             raise
         found = []
     if not found:
-        raise _no_such_epoch(first, _tail(log))
+        raise no_such_epoch(first, _tail(log))
     return list(found)
 
 
@@ -101,14 +101,15 @@ def replay(
 def _require_possible(log: EpochLog, epoch: int) -> None:
     require_epoch_number(epoch)
     if not 1 <= epoch <= MAX_EPOCH:
-        raise _no_such_epoch(epoch, _tail(log))
+        raise no_such_epoch(epoch, _tail(log))
 
 
 def _tail(log: EpochLog) -> int:
     return max((entry.epoch for entry in log.read(0)), default=0)
 
 
-def _no_such_epoch(epoch: int, last: int) -> InvalidRequest | NotInitialised:
+def no_such_epoch(epoch: int, last: int) -> InvalidRequest | NotInitialised:
+    """The error for an epoch that is not in the log, whose newest one is `last`."""
     if last == 0:
         return NotInitialised("the log holds no epoch yet", hint="Run `epochlake init` first")
     return InvalidRequest(f"epoch {epoch} is not in the log", hint=f"Ask for one from 1 to {last}")

@@ -7,7 +7,7 @@ epoch that last changed it. Look-ups by name are built on first use and live as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Annotated, Self
 
 import msgspec
@@ -49,6 +49,7 @@ from epochlake.metastore.metadata.placements import (
 )
 from epochlake.metastore.metadata.replication import replication_setting
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.near_names import nearest, told
 from epochlake.placement.rejections import Code
 from epochlake.placement.showing import html_of
 
@@ -188,18 +189,34 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
     def node(self, name: str) -> Node:
         node = self.directory.by_name.get(name)
         if node is None:
-            known = ", ".join(sorted(self.directory.by_name)) or "none"
-            raise Rejected(Code.UNKNOWN_NODE, f"there is no node {name!r} (nodes: {known})")
+            known = self.directory.by_name
+            raise Rejected(
+                Code.UNKNOWN_NODE,
+                f"there is no node {name!r} (nodes: {told(known)})",
+                hint=_meant(name, known) or "`epochlake node list` lists them",
+            )
         return node
+
+    def require_datacenter(self, name: str | None) -> None:
+        """Raises Rejected for the name of a datacenter that no node is in, or was in; None names none."""
+        known = {node.datacenter for node in self.directory.nodes.values()}
+        if name is not None and name not in known:
+            raise Rejected(
+                Code.UNKNOWN_DATACENTER,
+                f"there is no datacenter {name!r} (datacenters: {told(known)})",
+                hint=_meant(str(name), known) or "Name one that has nodes, or none",
+            )
 
     def keyspace(self, name: str) -> Keyspace:
         keyspace = self.schema.keyspaces.get(name)
         if keyspace is None:
-            known = ", ".join(sorted(self.schema.keyspaces)) or "none"
+            known = self.schema.keyspaces
             raise Rejected(
                 Code.UNKNOWN_KEYSPACE,
-                f"there is no keyspace {name!r} (keyspaces: {known})",
-                hint=self.renamed_hint(name),
+                f"there is no keyspace {name!r} (keyspaces: {told(known)})",
+                hint=self.renamed_hint(name)
+                or _meant(name, known)
+                or ("`epochlake keyspace list` lists them" if known else "`epochlake keyspace create` makes one"),
             )
         return keyspace
 
@@ -208,11 +225,25 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
             raise InvalidRequest(f"{full_name!r} is no name of a table", hint="Name it keyspace.table")
         table = self.schema.by_name.get(full_name)
         if table is None:
-            known = ", ".join(sorted(self.schema.by_name)) or "none"
-            keyspace, dot, name = full_name.partition(".")
-            hint = self.renamed_hint(keyspace, dot + name) if dot else "Name it keyspace.table"
-            raise Rejected(Code.UNKNOWN_TABLE, f"there is no table {full_name!r} (tables: {known})", hint=hint)
+            raise Rejected(
+                Code.UNKNOWN_TABLE,
+                f"there is no table {full_name!r} (tables: {told(self.schema.by_name)})",
+                hint=self._table_hint(full_name),
+            )
         return table
+
+    def _table_hint(self, full_name: str) -> str:
+        """What to do where there is no table of this name."""
+        known = self.schema.by_name
+        keyspace, dot, name = full_name.partition(".")
+        if not dot:
+            full = [one for one in sorted(known) if one.partition(".")[2] == full_name]
+            return f"Name it keyspace.table: {' or '.join(full[:3])}" if full else "Name it keyspace.table"
+        return (
+            self.renamed_hint(keyspace, dot + name)
+            or _meant(full_name, known)
+            or ("`epochlake table list` lists them" if known else "`epochlake table create` makes one")
+        )
 
     def renamed_hint(self, keyspace: str, of_it: str = "") -> str:
         """What a keyspace that had this name, or something `of_it`, is called now; nothing where none had it."""
@@ -224,7 +255,11 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
     def request(self, request_id: str) -> TopologyRequest:
         request = self.requests.get(request_id)
         if request is None:
-            raise Rejected(Code.UNKNOWN_REQUEST, f"there is no topology request {request_id!r}")
+            raise Rejected(
+                Code.UNKNOWN_REQUEST,
+                f"there is no topology request {request_id!r}",
+                hint="`epochlake request list` lists them",
+            )
         return request
 
     def open_requests(self) -> Iterator[TopologyRequest]:
@@ -273,3 +308,8 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
         of_tablets = (t.session for t in self.tablets.transitions.values())
         of_operations = (running.session for running in self.rings.running.values())
         return frozenset(s for s in (*of_tablets, *of_operations) if s is not None)
+
+
+def _meant(name: object, known: Collection[str]) -> str:
+    near = nearest(str(name), known)
+    return "" if near is None else f"Did you mean {near!r}?"

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from epochlake.metastore import configuration as configurations
+from pyspark.errors import AnalysisException
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,6 +150,8 @@ def test_after_attach_the_cluster_need_not_be_named(lake: Lake) -> None:
     assert spark.sql("SELECT node FROM epochlake_read('system.nodes', epoch => 1)").collect() == []
     asked = spark.sql(f"SELECT id FROM epochlake_read('{TABLE}', keys => concat('[', 5, ', ', 6, ']'))")
     assert sorted(asked.collect()) == [(5,), (6,)]
+    with pytest.raises(AnalysisException, match="has no option 'keyz'"):
+        spark.sql(f"SELECT id FROM epochlake_read('{TABLE}', keyz => '7')")
 
 
 WRONG = {
@@ -163,7 +166,10 @@ WRONG = {
     "wrong type": (f"epochlake_read('{TABLE}', CONF, where => 'id < x')", "'x' is no bigint"),
     "level": (f"epochlake_read('{TABLE}', CONF, consistency => 'MOST')", "EPOCHLAKE_INVALID_REQUEST"),
     "short path": (f"epochlake_read('{TABLE}', root => 'lake')", "Give the whole path"),
-    "an option of writes": (f"epochlake_read('{TABLE}', CONF, batch => 'x')", "has no option 'batch'"),
+    "an option of writes": (f"epochlake_read('{TABLE}', CONF, batch => 'x')", "the option 'batch' is for a write"),
+    "epoch": ("epochlake_read('system.nodes', CONF, epoch => 0)", "is no epoch"),
+    "epoch to come": ("epochlake_read('system.nodes', CONF, epoch => 99999)", "Ask for one from 1 to"),
+    "datacenter": (f"epochlake_read('{TABLE}', CONF, datacenter => 'dc9')", "Did you mean 'dc1'?"),
 }
 
 
@@ -174,3 +180,4 @@ def test_what_it_cannot_do_it_says_with_a_code_and_a_hint(lake: Lake, what: str)
     with pytest.raises(Exception, match="EPOCHLAKE_") as told:
         lake.spark.sql(f"SELECT * FROM {call.replace('CONF', named)}").collect()
     assert said in str(told.value)
+    assert isinstance(told.value, AnalysisException), "nothing of it has run"

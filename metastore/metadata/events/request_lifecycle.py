@@ -157,6 +157,7 @@ class RequestTopology(Event, frozen=True):
             not source or any(node.datacenter == source for node in metadata.directory.members()),
             Code.UNKNOWN_DATACENTER,
             f"there is no node in datacenter {source!r} to rebuild from",
+            hint="`epochlake node list` says which nodes are where",
         )
         # What is in flight now may have ended when the request is started.
         alone = msgspec.structs.replace(ring_state(metadata), operations={})

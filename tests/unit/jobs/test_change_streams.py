@@ -18,6 +18,7 @@ from epochlake.jobs.agent.following import _streams
 from epochlake.jobs.agent.metrics import _change_streams
 from epochlake.jobs.cli.text.change_streams import in_short
 from epochlake.jobs.datasource.change_reading import ChangeReader, ChangeStreamReader
+from epochlake.jobs.datasource.given_schema import Given
 from epochlake.jobs.datasource.options import ReadOptions, read_options
 from epochlake.jobs.gate import change_recording, commit_phase
 from epochlake.jobs.gate.arrow_rows import rows_to_write
@@ -332,10 +333,11 @@ DECLARED = StructType(
         StructField("_late", BooleanType()),
     ]
 )
+GIVEN = Given(DECLARED, by_user=False)
 
 
 def test_a_stream_of_spark_has_each_change_once_between_its_offsets_however_often_it_asks(kept: SmallCluster) -> None:
-    stream = ChangeStreamReader(offered(kept, reader="spark"), DECLARED)
+    stream = ChangeStreamReader(offered(kept, reader="spark"), GIVEN)
     start = stream.initialOffset()
     kept.cluster.write(FLIGHTS, rows({1: "a"}))
     middle = stream.latestOffset(start, ReadAllAvailable())
@@ -351,12 +353,12 @@ def test_a_stream_of_spark_has_each_change_once_between_its_offsets_however_ofte
     stream.commit(middle)
     [told_of] = Readers(kept.cluster.storage, index_of(kept)).all()
     assert (told_of.name, told_of.position) == ("spark", middle["position"])
-    batch = ChangeReader(offered(kept, after=str(middle["position"])), DECLARED)
+    batch = ChangeReader(offered(kept, after=str(middle["position"])), GIVEN)
     assert [row["id"] for one in read_by_spark(batch, batch.partitions()) for row in one.to_pylist()] == [2]
 
 
 def test_a_stream_of_spark_is_told_that_another_one_has_begun(kept: SmallCluster) -> None:
-    stream = ChangeStreamReader(offered(kept), DECLARED)
+    stream = ChangeStreamReader(offered(kept), GIVEN)
     start = stream.initialOffset()
     drop_changes(kept.cluster, FLIGHTS)
     keep_changes(kept.cluster, FLIGHTS)
@@ -366,7 +368,7 @@ def test_a_stream_of_spark_is_told_that_another_one_has_begun(kept: SmallCluster
 
 def test_a_stream_of_spark_goes_on_under_the_new_name_of_its_keyspace_and_is_told_it(kept: SmallCluster) -> None:
     cluster, moved = kept.cluster, "sky.flights"
-    before = ChangeStreamReader(offered(kept), DECLARED)
+    before = ChangeStreamReader(offered(kept), GIVEN)
     start = before.initialOffset()
     cluster.write(FLIGHTS, rows({1: "old name"}))
     middle = before.latestOffset(start, ReadAllAvailable())
@@ -381,7 +383,7 @@ def test_a_stream_of_spark_goes_on_under_the_new_name_of_its_keyspace_and_is_tol
     cluster.write(FLIGHTS, rows({3: "of another table"}))
     with pytest.raises(PySparkRuntimeError, match=f"is that of {moved} by now.*read {moved}"):
         before.partitions(middle, before.latestOffset(middle, ReadAllAvailable()))
-    after = ChangeStreamReader(offered(kept, path=moved), DECLARED)
+    after = ChangeStreamReader(offered(kept, path=moved), GIVEN)
     found = read_by_spark(after, after.partitions(middle, after.latestOffset(middle, ReadAllAvailable())))
     assert [row["note"] for batch in found for row in batch.to_pylist()] == ["new name"]
 

@@ -62,10 +62,24 @@ def test_a_document_of_an_error_has_the_hint_apart_and_in_its_message(
 
 
 def test_a_reason_without_a_hint_is_one_line_and_has_no_key(unchanged: CommandLine) -> None:
-    assert unchanged.text("node", "show", "n9").err.splitlines() == [
-        "epochlake: rejected (unknown-node): there is no node 'n9' (nodes: n1, n2, n3)"
+    assert unchanged.text("balance", "resume").err.splitlines() == [
+        "epochlake: rejected (nothing-to-do): balancing is already on"
     ]
-    assert "hint" not in unchanged.json("node", "show", "n9").error
+    assert "hint" not in unchanged.json("balance", "resume").error
+
+
+def test_what_there_is_not_is_told_with_what_was_meant(unchanged: CommandLine) -> None:
+    for words, hint in (
+        (["table", "show", "air.flihgts"], "Did you mean 'air.flights'?"),
+        (["table", "show", "AIR.Flights"], "Did you mean 'air.flights'?"),
+        (["query", "flights"], "Name it keyspace.table: air.flights"),
+        (["table", "drop", "zoo.animals"], "`epochlake table list` lists them"),
+        (["keyspace", "drop", "airs"], "Did you mean 'air'?"),
+        (["node", "show", "zebra"], "`epochlake node list` lists them"),
+        (["request", "cancel", "nothing"], "`epochlake request list` lists them"),
+    ):
+        result = unchanged.text(*words)
+        assert (result.code, result.hint) == (3, hint), words
 
 
 def test_the_first_command_that_a_stranger_tries_says_which_comes_before(empty: CommandLine) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from epochlake.jobs import administration
 from epochlake.jobs.exchange import row_files
 from epochlake.placement.errors import InvalidRequest
 
@@ -169,3 +172,62 @@ def test_bad_input_gets_one_error_and_changes_nothing(
     assert told.err.count("hint:") <= 1
     assert small.cluster.catch_up().epoch == epoch
     assert small.cluster.count(TABLE) == 0
+
+
+AWKWARD = 'x y,"a`b",x_y,"c,d",$HOME "q",it\'s,plain\n1,a,b,c,d,e,f\n2,b,c,d,e,f,g\n'
+
+
+def test_a_file_whose_columns_cannot_be_called_so_is_told_a_command_that_works_as_it_is(
+    line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my file.csv").write_text(AWKWARD.replace('$HOME "q"', '"$HOME ""q"""'), encoding="utf-8")
+    refused = line.text("table", "create", "air.awkward", "--like", "my file.csv")
+    assert refused.code == 2
+    assert "columns that cannot be called so: 'x y', 'a`b', 'c,d', '$HOME \"q\"'" in refused.err
+    command = refused.err.partition("which this makes: ")[2].strip()
+    # As a shell takes it apart: what it would put in the place of a variable is still there.
+    words = subprocess.run(["sh", "-c", f'epochlake() {{ printf "%s\\n" "$@"; }}; {command}'], capture_output=True)
+    made = line.text(*words.stdout.decode().splitlines())
+    assert made.code == 0, made.err
+    names = pq.read_schema("my file-renamed.parquet").names
+    assert names == ["x_y_2", "a_b", "x_y", "c_d", '$HOME_"q"', "it's", "plain"]
+    assert line.text("table", "create", "air.awkward", "--like", "my file-renamed.parquet").code == 0
+    assert line.json("load", "air.awkward", "my file-renamed.parquet").json["rows"] == 2
+
+
+def test_columns_of_no_type_are_told_with_an_option_that_works_as_it_is(
+    line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    times = pa.array([1, 2], pa.time32("s"))
+    pq.write_table(pa.table({"id": [1, 2], "it's": pa.nulls(2), "at": times}), "a.parquet")
+    refused = line.text("table", "create", "air.untold", "--like", "a.parquet")
+    assert "at (time32[ms]): there is no such type of a column" in refused.err
+    option = refused.err.partition("Say what they are to be: ")[2].strip()
+    assert line.text("table", "create", "air.untold", "--like", "a.parquet", *shlex.split(option)).code == 0
+    assert line.json("load", "air.untold", "a.parquet").json["rows"] == 2
+
+
+def test_nanoseconds_that_a_table_cannot_hold_are_called_so(small: SmallCluster, tmp_path: Path) -> None:
+    administration.create_table(small.cluster, "air.fine", [("id", "bigint", False), ("at", "timestamp", True)], ["id"])
+    place = tmp_path / "fine.parquet"
+    pq.write_table(pa.table({"id": [1], "at": pa.array([1_001], pa.timestamp("ns", "UTC"))}), place)
+    with pytest.raises(InvalidRequest, match=r"not timestamp\[ns, tz=UTC\], which has finer .*00\.000001001Z"):
+        small.cluster.load("air.fine", place)
+    pq.write_table(pa.table({"id": [1], "at": pa.array([1_000], pa.timestamp("ns", "UTC"))}), place)
+    small.cluster.load("air.fine", place)
+    assert small.cluster.count("air.fine") == 1
+
+
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_blank_name_is_no_place_to_write_to(
+    line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blank: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for command in (["table", "export", TABLE, blank], ["query", TABLE, "--to", blank]):
+        refused = line.text(*command)
+        assert (refused.code, refused.out) == (2, "")
+        assert "is no name of a file" in refused.err
+    assert list(Path().iterdir()) == []
