@@ -73,8 +73,7 @@ def propose(
     if strange:
         raise InvalidRequest(
             f"{place} has columns that no table can have: {'; '.join(strange.values())}",
-            # Each by itself: a quote in a name hides the comma after it.
-            hint=f"Say what they are to be: {' '.join(map(_declaration, strange))}",
+            hint=_of_no_type(place, schema, list(strange)),
         )
     if unknown := sorted(set(declared) - set(schema.names)):
         raise InvalidRequest(f"{place} has no column {', '.join(unknown)}", hint="Leave it out, or declare all columns")
@@ -90,7 +89,7 @@ def _require_names(place: str, names: Sequence[str]) -> None:
         return
     path = Path(place)
     hint = "Give them other names there: use no space and none of ,;{}()=`"
-    if path.is_file() and SUFFIXES.get(path.suffix.lower()) in _OF_SQL and len(set(names)) == len(names):
+    if _is_of_sql(path, names):
         renamed: dict[str, str] = {}
         for name in wrong:
             others = {one.lower() for one in (*names, *renamed.values())}
@@ -98,11 +97,32 @@ def _require_names(place: str, names: Sequence[str]) -> None:
             numbered = (like if number == 1 else f"{like}_{number}" for number in count(1))
             renamed[name] = next(new for new in numbered if new.lower() not in others)
         pairs = ", ".join(f"{_name(name)} AS {_name(new)}" for name, new in renamed.items())
-        file = place.replace("'", "''")
-        question = f"SELECT * RENAME ({pairs}) FROM '{file}'"
-        to = f"{path.stem}-renamed.parquet"
-        hint = f"Take {to}, which this makes: epochlake query {_in_a_shell(question)} --to {_in_a_shell(to)}"
+        hint = _made_anew(path, f"RENAME ({pairs})", "renamed")
     raise InvalidRequest(f"{place} has columns that cannot be called so: {', '.join(map(repr, wrong))}", hint=hint)
+
+
+def _of_no_type(place: str, schema: pa.Schema, strange: Sequence[str]) -> str:
+    """What to do about columns of types that no table has."""
+    unknown = [name for name in strange if not pa.types.is_null(schema.field(name).type)]
+    if not unknown:
+        # Each by itself: a quote in a name hides the comma after it.
+        return f"Say what they are to be: {' '.join(map(_declaration, strange))}"
+    if not _is_of_sql(Path(place), schema.names):
+        return f"Store {', '.join(unknown)} as texts or numbers there"
+    texts = ", ".join(f"CAST({_name(name)} AS VARCHAR) AS {_name(name)}" for name in unknown)
+    return _made_anew(Path(place), f"REPLACE ({texts})", "as-texts")
+
+
+def _is_of_sql(path: Path, names: Sequence[str]) -> bool:
+    """Whether DuckDB reads it by its name alone, as a file whose columns it can tell apart."""
+    return path.is_file() and SUFFIXES.get(path.suffix.lower()) in _OF_SQL and len(set(names)) == len(names)
+
+
+def _made_anew(path: Path, how: str, what: str) -> str:
+    """A hint with a command that makes another file of one, in which its columns are otherwise."""
+    file, to = str(path).replace("'", "''"), f"{path.stem}-{what}.parquet"
+    question = f"SELECT * {how} FROM '{file}'"
+    return f"Take {to}, which this makes: epochlake query {_in_a_shell(question)} --to {_in_a_shell(to)}"
 
 
 def _declaration(name: str) -> str:

@@ -258,7 +258,7 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
             raise Rejected(
                 Code.UNKNOWN_REQUEST,
                 f"there is no topology request {request_id!r}",
-                hint="`epochlake request list` lists them",
+                hint="See `epochlake request list`",
             )
         return request
 

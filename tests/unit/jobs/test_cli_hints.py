@@ -76,7 +76,7 @@ def test_what_there_is_not_is_told_with_what_was_meant(unchanged: CommandLine) -
         (["table", "drop", "zoo.animals"], "`epochlake table list` lists them"),
         (["keyspace", "drop", "airs"], "Did you mean 'air'?"),
         (["node", "show", "zebra"], "`epochlake node list` lists them"),
-        (["request", "cancel", "nothing"], "`epochlake request list` lists them"),
+        (["request", "cancel", "nothing"], "See `epochlake request list`"),
     ):
         result = unchanged.text(*words)
         assert (result.code, result.hint) == (3, hint), words

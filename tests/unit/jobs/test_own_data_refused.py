@@ -18,7 +18,7 @@ from epochlake.jobs.exchange import row_files
 from epochlake.placement.errors import InvalidRequest
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, Result
 
 TABLE = "air.flights"
 COLUMNS = [("id", "bigint", False), ("day", "date", True), ("delay", "int", True)]
@@ -177,6 +177,14 @@ def test_bad_input_gets_one_error_and_changes_nothing(
 AWKWARD = 'x y,"a`b",x_y,"c,d",$HOME "q",it\'s,plain\n1,a,b,c,d,e,f\n2,b,c,d,e,f,g\n'
 
 
+def run_as_told(line: CommandLine, error: str) -> Result:
+    """Run the command of a hint as a shell takes it apart, which would put values in the place of variables."""
+    command = error.partition("which this makes: ")[2].strip()
+    told = f'epochlake() {{ printf "%s\\n" "$@"; }}; {command}'
+    words = subprocess.run(["sh", "-c", told], capture_output=True, check=True)
+    return line.text(*words.stdout.decode().splitlines())
+
+
 def test_a_file_whose_columns_cannot_be_called_so_is_told_a_command_that_works_as_it_is(
     line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,10 +193,7 @@ def test_a_file_whose_columns_cannot_be_called_so_is_told_a_command_that_works_a
     refused = line.text("table", "create", "air.awkward", "--like", "my file.csv")
     assert refused.code == 2
     assert "columns that cannot be called so: 'x y', 'a`b', 'c,d', '$HOME \"q\"'" in refused.err
-    command = refused.err.partition("which this makes: ")[2].strip()
-    # As a shell takes it apart: what it would put in the place of a variable is still there.
-    words = subprocess.run(["sh", "-c", f'epochlake() {{ printf "%s\\n" "$@"; }}; {command}'], capture_output=True)
-    made = line.text(*words.stdout.decode().splitlines())
+    made = run_as_told(line, refused.err)
     assert made.code == 0, made.err
     names = pq.read_schema("my file-renamed.parquet").names
     assert names == ["x_y_2", "a_b", "x_y", "c_d", '$HOME_"q"', "it's", "plain"]
@@ -196,17 +201,22 @@ def test_a_file_whose_columns_cannot_be_called_so_is_told_a_command_that_works_a
     assert line.json("load", "air.awkward", "my file-renamed.parquet").json["rows"] == 2
 
 
-def test_columns_of_no_type_are_told_with_an_option_that_works_as_it_is(
-    line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_columns_of_no_type_are_told_with_what_works_as_it_is(
+    line: CommandLine, small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     times = pa.array([1, 2], pa.time32("s"))
-    pq.write_table(pa.table({"id": [1, 2], "it's": pa.nulls(2), "at": times}), "a.parquet")
+    pq.write_table(pa.table({"id": [1, 2], "it's": pa.nulls(2), "n": pa.nulls(2), "at": times}), "a.parquet")
     refused = line.text("table", "create", "air.untold", "--like", "a.parquet")
     assert "at (time32[ms]): there is no such type of a column" in refused.err
+    assert run_as_told(line, refused.err).code == 0
+    refused = line.text("table", "create", "air.untold", "--like", "a-as-texts.parquet")
     option = refused.err.partition("Say what they are to be: ")[2].strip()
-    assert line.text("table", "create", "air.untold", "--like", "a.parquet", *shlex.split(option)).code == 0
-    assert line.json("load", "air.untold", "a.parquet").json["rows"] == 2
+    assert option == """--column "it's string" --column 'n string'"""
+    made = line.text("table", "create", "air.untold", "--like", "a-as-texts.parquet", *shlex.split(option))
+    assert made.code == 0, made.err
+    assert line.json("load", "air.untold", "a-as-texts.parquet").json["rows"] == 2
+    assert small.cluster.get("air.untold", 2)["at"] == "00:00:02"
 
 
 def test_nanoseconds_that_a_table_cannot_hold_are_called_so(small: SmallCluster, tmp_path: Path) -> None:

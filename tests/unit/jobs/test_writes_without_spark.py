@@ -219,6 +219,11 @@ def test_a_level_is_reached_without_some_replicas_or_they_are_named(cluster: Sma
     with pytest.raises(InvalidRequest, match="LOCAL_QUORUM"):
         cluster.cluster.write(FLIGHTS, numbered(9), consistency="LOCAL_QUORUM")
     cluster.cluster.write(FLIGHTS, numbered(9), consistency="LOCAL_QUORUM", datacenter="dc1")
+    for level in ("QUORUM", "LOCAL_QUORUM"):
+        with pytest.raises(Rejected, match=r"no datacenter 'dcl' \(datacenters: dc1\). Did you mean 'dc1'"):
+            cluster.cluster.write(FLIGHTS, numbered(1), consistency=level, datacenter="dcl")
+        with pytest.raises(Rejected, match=r"no datacenter 'elsewhere'.*Name one that has nodes"):
+            cluster.cluster.get(FLIGHTS, 1, consistency=level, datacenter="elsewhere")
     assert len(notes(cluster)) == 9
 
 
