@@ -14,7 +14,7 @@ from epochlake.jobs.datasource.errors import as_spark_says
 from epochlake.jobs.datasource.options import ReadOptions
 from epochlake.jobs.exchange.filters import parse_condition, parse_keys
 from epochlake.jobs.gate.arrow_reading import question, round_damage
-from epochlake.jobs.gate.fitting import canonical, is_same_type
+from epochlake.jobs.gate.fitting import canonical, is_same_type, what_became
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.verified_reading import damage_behind
 from epochlake.jobs.replicas.damage import ExpectedFile
@@ -36,6 +36,9 @@ LEAST_TASK_ROWS = 1 << 19
 
 TASKS = 32
 """In about so many tasks a table is read, however many executors there are: Spark does not say how many."""
+
+
+LOAD_AGAIN = "Load the table again; for a view, call epochlake.attach again"
 
 
 class RowsOf(InputPartition):
@@ -77,13 +80,22 @@ class TableReader(DataSourceReader):
 
     def _require_declared(self, table: Table) -> None:
         """Raises Rejected where a column is not what Spark was told of it when the query was made."""
+        there = {column.name for column in table.columns}
+        gone = [name for name in self._declared if name not in there]
+        if gone:
+            became = "; ".join(what_became(table, gone)) or f"it has no column {', '.join(gone)}"
+            raise Rejected(
+                Code.SCHEMA_CHANGED,
+                f"the columns of {table.full_name} have changed since the query was made: {became}",
+                hint=LOAD_AGAIN,
+            )
         for column in table.columns:
             told = self._declared.get(column.name)
             if told is not None and not is_same_type(canonical(told), canonical(column.type)):
                 raise Rejected(
                     Code.SCHEMA_CHANGED,
                     f"column {column.name} of {table.full_name} has become {column.type} since the query was made",
-                    hint="Load the table again",
+                    hint=LOAD_AGAIN,
                 )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
