@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from epochlake.jobs.gate.fitting import canonical, is_same_type
+from epochlake.jobs.gate.fitting import canonical, is_same_type, what_became
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.model import Table
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
 from pyspark.sql.types import StructType
 
+_LOAD_AGAIN = "Load the table again; for a view, call epochlake.attach again"
 _HINT = "Leave .schema(…) out: the table says its own; cast after loading"
 
 
@@ -21,7 +23,7 @@ class Given:
     by_user: bool
 
     def require(self, table: str, declared: StructType) -> None:
-        """Raises what `column_changed` makes for a column that is not declared, or is declared otherwise."""
+        """Raises for a column that is not declared, or is declared otherwise, as `require_type` does."""
         types = {field.name: field.dataType.simpleString() for field in declared.fields}
         for field in self.schema.fields:
             if field.name not in types:
@@ -30,6 +32,26 @@ class Given:
             self.require_type(table, field.name, types[field.name])
         if self.by_user and self.schema.names != declared.names:
             raise InvalidRequest(f"{table} is read with all of its columns, in their order", hint=_HINT)
+
+    def require_columns(self, table: Table) -> None:
+        """Raises for a column that the table does not have, or has with another type: InvalidRequest where the user has
+        given it, Rejected where the table was altered since the query was made.
+        """
+        there = {column.name for column in table.columns}
+        gone = [name for name in self.schema.names if name not in there]
+        if gone and self.by_user:
+            raise InvalidRequest(
+                f"{table.full_name} has no column {', '.join(gone)}, which its schema was given", hint=_HINT
+            )
+        if gone:
+            became = "; ".join(what_became(table, gone)) or f"it has no column {', '.join(gone)}"
+            raise Rejected(
+                Code.SCHEMA_CHANGED,
+                f"the columns of {table.full_name} have changed since the query was made: {became}",
+                hint=_LOAD_AGAIN,
+            )
+        for column in table.columns:
+            self.require_type(table.full_name, column.name, column.type)
 
     def require_type(self, table: str, name: str, declared: str) -> None:
         """Raises InvalidRequest where the user has given a column another type than it has, Rejected where it has got
@@ -47,5 +69,5 @@ class Given:
         raise Rejected(
             Code.SCHEMA_CHANGED,
             f"column {name} of {table} has become {canonical(declared)} since the query was made",
-            hint="Load the table again",
+            hint=_LOAD_AGAIN,
         )

@@ -63,8 +63,7 @@ class TableReader(DataSourceReader):
         with as_spark_says(), options.open() as cluster, Gate(cluster, NAME, options.datacenter) as gate:
 
             def planned(table: Table) -> Sequence[InputPartition]:
-                for column in table.columns:
-                    self._given.require_type(table.full_name, column.name, column.type)
+                self._given.require_columns(table)
                 of = asked_of(options, table, self._given.schema.names)
                 plan = round_damage(lambda: gate.plan_read(table, options.consistency, of.windows, of.as_of))
                 return [RowsOf(task, of.asked, table.table_id) for task in _tasks(plan)]

@@ -43,7 +43,12 @@ class _Writing:
             if options.consistency is not None:
                 ConsistencyLevel.parse(options.consistency)
             self._table = cluster.catch_up().table(options.table)
-            _require_fitting(self._table, schema, deleted=options.deletes)
+            try:
+                _require_fitting(self._table, schema, deleted=options.deletes)
+            except InvalidRequest as misfit:
+                if options.settings is not None:  # an INSERT into a view, whose columns are those of then
+                    misfit.hint += "; if the table was altered since, call epochlake.attach again"
+                raise
             if options.deletes and self._table.append_only:
                 raise InvalidRequest(f"table {options.table} is append-only: its rows cannot be deleted")
             self._storage = cluster.storage

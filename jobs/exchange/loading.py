@@ -10,6 +10,7 @@ import msgspec
 from epochlake.jobs.exchange.casting import Fitted, fit
 from epochlake.jobs.exchange.row_files import Format
 from epochlake.jobs.exchange.sources import Part, Source, parts_of, sources_of
+from epochlake.jobs.gate.batches import batch_id, decided
 from epochlake.jobs.gate.gate import require_name
 from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.printing import plural
@@ -69,7 +70,19 @@ def load_files(
                 )
             raise InvalidRequest(f"{table} was dropped and made anew while it was loaded", hint="Load it again, whole")
 
-    sources = sources_of(files, format_)
+    named = list(files)
+    sources = sources_of(named, format_)
+    operation = "delete" if delete else "write"
+
+    def is_begun(name: str) -> bool:
+        of = batch_id(target.table_id, operation, name)
+        return decided(cluster.storage, cluster.root.batches, of).generations > 0
+
+    if batch is not None and target.append_only and len(named) > 1 and is_begun(batch):
+        raise InvalidRequest(
+            f"the batch {batch!r} was a load of one file, and now there are {len(sources)}: its rows could come twice",
+            hint="Load that file alone under this name, and the others under another one",
+        )
     may_come_twice = target.append_only and batch is None
     if may_come_twice and (len(sources) > 1 or delete):
         raise _unnamed(target, "several files")
@@ -80,6 +93,9 @@ def load_files(
         try:
             for part, fitted, rows in _fitting(source, target, delete=delete, in_one_write=may_come_twice):
                 name = part.batch(batch)
+                former = None if batch is None else part.former_batch(batch)
+                if former is not None and is_begun(former):
+                    name = former
                 require_the_same()
                 written = change(table, rows, consistency=consistency, batch=name, datacenter=datacenter)
                 done.append(LoadedPart(str(source.path), name, fitted.casts, fitted.filled, written))
@@ -105,6 +121,7 @@ def _fitting(
     """The parts of a file, as the table declares them; all of a file of several are looked at before the first is
     given. With `in_one_write` a file of several is refused.
     """
+    before = _identity(source) if source.path.exists() else None  # reading it says what is wrong
     parts = parts_of(source, table.columns)
     first = _fitted(next(parts), table, delete)
     second = next(parts, None)
@@ -113,7 +130,6 @@ def _fitting(
         return
     if in_one_write:
         raise _unnamed(table, "a file that is several writes")
-    before = _identity(source)
     _fitted(second, table, delete)
     for part in parts:
         _fitted(part, table, delete)

@@ -8,6 +8,7 @@ import glob
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -23,11 +24,15 @@ ROWS_OF_PART = 500_000
 
 
 class Source(NamedTuple):
-    """A file to load. `name`: what tells it from others of the same load; empty for one that was named by itself."""
+    """A file to load. `name`: what tells it from others of the same load; empty for one that was named by itself.
+
+    `formerly`: what it is called as well, if a load had that name for it: by earlier versions, or with fewer files.
+    """
 
     path: Path
     name: str
     format: Format
+    formerly: str | None = None
 
     def placed(self, rows: pa.Table, columns: Collection[str] = ()) -> pa.Table:
         """The rows with what the directories say of them, as texts: `day=2026-01-01` on the way below what was named.
@@ -57,10 +62,14 @@ class Part(NamedTuple):
 
     def batch(self, of: str | None) -> str | None:
         """The name of its batch in a load of this name: the same in each try, of no time and no place."""
-        if of is None:
-            return None
-        words = [of, *([self.source.name] if self.source.name else []), *([str(self.number)] if self.number else [])]
-        return "/".join(words)
+        return None if of is None else self._called(of, self.source.name)
+
+    def former_batch(self, of: str) -> str | None:
+        """The name that its batch may have had in an earlier load of this name; None: no other one."""
+        return None if self.source.formerly is None else self._called(of, self.source.formerly)
+
+    def _called(self, of: str, name: str) -> str:
+        return "/".join([of, *([name] if name else []), *([str(self.number)] if self.number else [])])
 
 
 def sources_of(files: Iterable[str | os.PathLike[str]], format_: Format | None = None) -> list[Source]:
@@ -104,21 +113,31 @@ def _sources_of(files: Iterable[str | os.PathLike[str]], format_: Format | None)
                     hint=f"Files end with {', '.join(sorted(SUFFIXES))}, or say --format",
                 )
         elif path.exists() or not glob.has_magic(name):
-            found.append(Source(path, path.name if len(named) > 1 else "", format_of(path, format_)))
+            # A pattern that a shell has taken apart is one file today, and several tomorrow.
+            names = (path.name, None) if len(named) > 1 else ("", path.name)
+            found.append(Source(path, names[0], format_of(path, format_), names[1]))
         else:
             matching = sorted(Path(one) for one in glob.glob(name, recursive=True) if Path(one).is_file())
             if not matching:
                 raise InvalidRequest(f"no file is named as {name}", hint="Check the pattern, and put it into quotes")
-            root = os.path.commonpath([str(one.parent) for one in matching])
-            found += [
-                Source(one, Path(os.path.relpath(one, root)).as_posix(), format_of(one, format_)) for one in matching
-            ]
+            # Below the directory that the pattern names whatever it finds: more may be found when it is tried again.
+            # Earlier versions took what those that were found had in common.
+            base, common = _base_of(path), os.path.commonpath([str(one.parent) for one in matching])
+            for one in matching:
+                name, formerly = (Path(os.path.relpath(one, below)).as_posix() for below in (base, common))
+                found.append(Source(one, name, format_of(one, format_), None if name == formerly else formerly))
     twice = [one.name or str(one.path) for one in found if sum(other.name == one.name for other in found) > 1]
     if twice:
         raise InvalidRequest(
             f"two of the files are both called {twice[0]}, and would be one batch", hint="Load them one after the other"
         )
     return found
+
+
+def _base_of(pattern: Path) -> Path:
+    """The directory of a pattern up to its first part that is none by itself."""
+    plain = list(takewhile(lambda part: not glob.has_magic(part), pattern.parts))
+    return Path(*plain) if plain else Path()
 
 
 def parts_of(source: Source, columns: Sequence[Column]) -> Iterator[Part]:

@@ -48,7 +48,7 @@ def require_fitting_columns(table: Table, columns: Sequence[Column], given: Sequ
         )
     problems = unknown_columns(columns, names)
     if problems:
-        problems += _what_became(table, names)
+        problems += what_became(table, names)
     types = dict(given)
     for column in columns:
         wanted = canonical(column.type)
@@ -72,7 +72,7 @@ def unknown_columns(columns: Sequence[Column], names: Collection[str]) -> list[s
     return [f"it has no column {', '.join(told)}"] if unknown else []
 
 
-def _what_became(table: Table, names: Collection[str]) -> list[str]:
+def what_became(table: Table, names: Collection[str]) -> list[str]:
     """What happened to columns that a table had once under some of these names."""
     known = {column.name for column in table.columns}
     unknown = [name for name in names if name not in known]

@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 import epochlake
 import pyarrow as pa
 import pytest
+from epochlake.jobs.datasource.attaching import _settings_of
 from epochlake.jobs.datasource.log_streaming import LogStream
 from epochlake.jobs.datasource.options import read_options
 from epochlake.jobs.datasource.source import EpochlakeDataSource
 from epochlake.jobs.views.change_streams import stream_statuses
 from epochlake.metastore import configuration as configurations
 from epochlake.placement.dataframes.frames import schema_of
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException, PySparkRuntimeError
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tests.support.replicas import flip_in_a_page
 
@@ -601,6 +603,25 @@ def test_a_write_that_began_under_the_old_name_of_a_keyspace_lands_and_later_one
     assert lake.spark.sql("SELECT count(*) AS n FROM `country.cars`").collect()[0].n == 6
     with pytest.raises(epochlake.Rejected, match="use country"):
         cluster.sql("SELECT * FROM land.cars")
+
+
+def test_a_query_or_a_view_of_columns_that_have_changed_says_what_became_of_them(lake: Lake) -> None:
+    epochlake.create_table(lake.cluster, "air.late", [("id", "bigint", False), ("note", "string", True)], ["id"])
+    opens = {"settings": _settings_of(lake.cluster), "table": "air.late"}
+    columns = StructType([StructField("id", LongType()), StructField("note", StringType())])
+    old, read = EpochlakeDataSource(opens), EpochlakeDataSource({"conf": str(lake.conf), "path": "air.late"})
+    assert old.schema() == read.schema() == "`id` bigint, `note` string"
+    epochlake.alter_table(lake.cluster, "air.late", rename={"note": "remark"}, add=["gate int"])
+    for source in (old, read):
+        with pytest.raises(PySparkRuntimeError) as told:
+            source.reader(columns).partitions()
+        assert str(told.value).startswith("[EPOCHLAKE_REJECTED] rejected (schema-changed): the columns of air.late ")
+        assert str(told.value).endswith(
+            "have changed since the query was made: note is called remark now. Load the table again; for a view, call "
+            "epochlake.attach again"
+        )
+    with pytest.raises(PySparkRuntimeError, match=r"if the table was altered since, call epochlake\.attach again"):
+        old.writer(columns, False)
 
 
 def test_what_is_no_session_no_cluster_and_no_list_is_said_at_once(lake: Lake) -> None:
