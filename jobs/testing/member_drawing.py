@@ -41,7 +41,7 @@ def scenario_with_members(
     if not delta:
         # A log in memory knows nothing of what was not synced.
         faults = [fault for fault in faults if fault.kind != "power cut"]
-    faults += _destroying(chance, theme, seconds, doomed, loses_root=loses_root)
+    faults += _destroying(chance, theme, seconds, doomed, [part.name for part in parts], loses_root=loses_root)
     settings = Settings(
         delta=delta,
         members=first,
@@ -95,7 +95,13 @@ def _of_the_theme(
 
 
 def _destroying(
-    chance: random.Random, theme: LogTheme, seconds: float, doomed: Sequence[int], *, loses_root: bool
+    chance: random.Random,
+    theme: LogTheme,
+    seconds: float,
+    doomed: Sequence[int],
+    committers: Sequence[str],
+    *,
+    loses_root: bool,
 ) -> list[Fault]:
     """The root goes, or comes back as it was, and so do directories that are doomed."""
     places = [ROOT] if loses_root else []
@@ -104,10 +110,11 @@ def _destroying(
     for place in places:
         kind, at = chance.choice(["lost storage", "old storage"]), round(chance.uniform(0, seconds * 0.8), 3)
         if theme.unannounced and place == ROOT:
-            when, nth = chance.choice(theme.moments), chance.choice([2, 3, 5, 8])
+            # The first of three members is written to: the others have been asked what they have promised by then.
+            who, when, nth = chance.choice(committers), chance.choice(theme.moments), chance.choice([1, 4, 7, 10])
             long = round(chance.uniform(*chance.choice(theme.lengths)), 3)
-            found.append(Fault("lost storage", 0.0, place=ROOT, when=when, nth=nth))
-            found.append(Fault("pause", 0.0, seconds=long, when=when, nth=nth))
+            found.append(Fault("lost storage", 0.0, place=ROOT, when=when, nth=nth, by=who))
+            found.append(Fault("pause", 0.0, who, seconds=long, when=when, nth=nth))
             continue
         found.append(Fault(kind, at, place=place, seconds=round(chance.uniform(0.2, seconds / 3), 3)))
     return found

@@ -58,6 +58,7 @@ class MajorityLog:
         self._tail: Position | None = None
 
     def read(self, after: int, up_to: int | None = None) -> list[Entry]:
+        self._know_members()
         found = self.root.read(after, up_to)
         if found:
             tail = position_of(found[-1])
@@ -123,6 +124,7 @@ class MajorityLog:
         self.root.fence()
 
     def request_epochs(self, up_to: int) -> dict[str, int]:
+        self._know_members()
         found = self.root.request_epochs(up_to)
         newest = max(found.values(), default=0)
         if newest and (self._durable is None or newest > self._durable.epoch):
@@ -130,6 +132,7 @@ class MajorityLog:
         return found
 
     def entry(self, epoch: int) -> Entry:
+        self._know_members()
         found = self.root.entry(epoch)
         self._make_durable(position_of(found), [found])
         return found
@@ -154,11 +157,16 @@ class MajorityLog:
     def _ask_until_durable(self, tail: Position, entries: Sequence[Entry], asked: AskedMembers | None = None) -> None:
         deadline = time.monotonic() + self._patience
         said: dict[str, Exception] = {}
+        before = self._generation
         while True:
             # Those that were asked before need no other look: a majority that takes it has promised nothing later.
             generation = self._newest() if asked is None else self._generation
             if generation is None:
                 return
+            if generation is not before:
+                # It may be that of a root which was restored without this entry: its members would take it all the same.
+                self._require_at_root(tail)
+                before = generation
             asked = asked or self._asked(generation, tail, entries)
             if asked.wait_for(generation.majority, deadline):
                 self._durable = tail
@@ -175,6 +183,19 @@ class MajorityLog:
             if not under_way or time.monotonic() >= deadline:
                 raise _too_few(generation, done, said)
             time.sleep(RETRY_SECONDS)
+
+    def _require_at_root(self, tail: Position) -> None:
+        """Refuse to bring to the members what the root does not hold any more."""
+        if not tail.epoch:
+            return
+        there = self._open_root().read(tail.epoch - 1, tail.epoch)
+        if not there or position_of(there[0]) != tail:
+            raise LogWentBack(there[0].epoch if there else tail.epoch - 1, tail.epoch, tail.hash, "this process")
+
+    def _know_members(self) -> None:
+        """Know a generation before the root is read: by a later one it is seen that the root may be another one."""
+        if self._generation is None:
+            self._newest()
 
     def _newest(self) -> Generation | None:
         known = self._generation

@@ -261,6 +261,36 @@ def test_a_root_that_comes_back_after_its_recovery_acknowledges_nothing(tmp_path
     assert group.open().read(0) == [*entries[:2], *other]
 
 
+@pytest.mark.parametrize("moment", ["append", "read"])
+def test_what_a_root_has_lost_is_not_brought_to_the_members_of_the_one_that_was_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    group = Group(tmp_path, 3)
+    group.reconfigure(0, 1, 2)
+    entries = chain(4)
+    log = append(group, entries[:2])
+    asked = log._ask_until_durable
+
+    def lose_it_before(*arguments: object) -> None:
+        monkeypatch.undo()
+        group.lose_root()
+        group.recover(0, 1, 2, root=group.root)
+        asked(*arguments)  # type: ignore[arg-type]
+
+    if moment == "read":
+        # Somebody else has appended it, and was killed before the members had it.
+        root = group.logs.open(f"{group.root}/log")
+        root.read(0)
+        root.append(entries[2:3])
+    monkeypatch.setattr(log, "_ask_until_durable", lose_it_before)
+    with pytest.raises(AppendUncertain if moment == "append" else LogWentBack):
+        log.append(entries[2:3]) if moment == "append" else log.read(0)
+    assert group.open().read(0) == entries[:2]
+    other = chain(1, position_of(entries[1]), tag="other")
+    append(group, other)
+    assert group.open().read(0) == [*entries[:2], *other]
+
+
 def test_members_are_replaced_one_set_by_another_while_handles_stay_open(tmp_path: Path) -> None:
     group = Group(tmp_path, 6)
     group.reconfigure(0, 1, 2)
