@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from epochlake.jobs.cluster import Cluster
@@ -25,10 +25,12 @@ VIEWS = "spark.epochlake.views"
 def attach(spark: SparkSession, cluster: Cluster, keyspaces: Iterable[str] | None = None) -> tuple[str, ...]:
     """Make the tables of a cluster views of the session, for SQL; the names of the views.
 
-    A table is the view `` `air.flights` ``, and `flights` as well where no other keyspace has a table of that name and
-    the session has no view of it. Rows may be inserted into them. A view shows what is committed when it is first
-    queried: `attach` again shows what has come since, tables that were created included, and takes views of tables away
-    that were dropped. The function `epochlake_read` reads this cluster's tables from then on. `keyspaces`: only these.
+    A table is the view `` `air.flights` ``, and `flights` as well where no other keyspace has a table of that name, and
+    the session no view and its current database no table. Tables whose names differ in nothing but capitals are no
+    views, as Spark takes one for the other (`spark.sql.caseSensitive`). Rows may be inserted into them. A view shows
+    what is committed when it is first queried: `attach` again shows what has come since, tables that were created
+    included, and takes views of tables away that were dropped. The function `epochlake_read` reads this cluster's
+    tables from then on. `keyspaces`: only these.
     Raises InvalidRequest.
     """
     register(spark)
@@ -44,15 +46,8 @@ def attach(spark: SparkSession, cluster: Cluster, keyspaces: Iterable[str] | Non
         hint = renamed or "`epochlake keyspace list` has them"
         raise InvalidRequest(f"there is no keyspace {', '.join(unknown)}", hint=hint)
     tables = sorted((table.keyspace, table.name) for table in schema.tables.values() if table.keyspace in wanted)
-    times = Counter(name for _, name in tables)
     mine = set(spark.conf.get(VIEWS, "").split("\n")) - {""}  # type: ignore[union-attr]
-    others = {view.name for view in spark.catalog.listTables() if view.isTemporary} - mine
-    views: dict[str, str] = {}
-    for keyspace, name in tables:
-        full = f"{keyspace}.{name}"
-        views[full] = full
-        if times[name] == 1 and name not in others:
-            views[name] = full
+    views = _views_of(spark, tables, mine)
     for view in mine - set(views):
         spark.catalog.dropTempView(view)
     settings = _settings_of(cluster)
@@ -63,6 +58,24 @@ def attach(spark: SparkSession, cluster: Cluster, keyspaces: Iterable[str] | Non
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(view)} USING {FORMAT} OPTIONS ({options})")
     spark.conf.set(VIEWS, "\n".join(views))
     return tuple(views)
+
+
+def _views_of(spark: SparkSession, tables: Sequence[tuple[str, str]], mine: Iterable[str]) -> dict[str, str]:
+    """The views to make, and the table of each: none in the place of a table or a view that is the user's own, and none
+    of tables that Spark does not tell from each other, as they differ in capitals.
+    """
+    folded: Callable[[str], str] = str if spark.conf.get("spark.sql.caseSensitive") == "true" else str.lower
+    own = {folded(view) for view in mine}
+    # A temporary view hides a table of the session's catalog that has its name.
+    others = {
+        folded(one.name) for one in spark.catalog.listTables() if not one.isTemporary or folded(one.name) not in own
+    }
+    times = Counter(folded(name) for keyspace, table in tables for name in (f"{keyspace}.{table}", table))
+    views: dict[str, str] = {}
+    for keyspace, table in tables:
+        full = f"{keyspace}.{table}"
+        views |= {name: full for name in (full, table) if times[folded(name)] == 1 and folded(name) not in others}
+    return views
 
 
 def _settings_of(cluster: Cluster) -> str:

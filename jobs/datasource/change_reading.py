@@ -127,7 +127,13 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
         """Before the first change that is asked for."""
         with as_spark_says(), self._options.open() as cluster:
             stream = open_stream(cluster, cluster.catch_up(), self._options.table)
-            return _offset(stream, stream.first if self._options.after is None else self._options.after)
+            after, tail = self._options.after, stream.index.tail().position
+            if after is not None and after > tail:
+                raise InvalidRequest(
+                    f"the changes of {self._options.table} after position {after} cannot be read",
+                    hint=f"They end at {tail}",
+                )
+            return _offset(stream, stream.first if after is None else after)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The newest position."""

@@ -570,6 +570,25 @@ def test_attached_tables_are_views_that_sql_reads_and_inserts_into(lake: Lake, s
         epochlake.attach(lake.spark, lake.cluster, ["sea"])
 
 
+def test_attached_tables_hide_nothing_of_the_users_own_whatever_its_capitals(lake: Lake, tmp_path: Path) -> None:
+    names = ("Own", "Seen", "Twice", "twice", "plain")
+    for name in names:
+        epochlake.create_table(lake.cluster, f"air.{name}", [("id", "bigint", False)], ["id"], tablets=1)
+    lake.spark.sql(f"CREATE TABLE own (mine int) USING parquet LOCATION '{tmp_path / 'own'}'")
+    lake.spark.range(1).selectExpr("id AS mine").createOrReplaceTempView("seen")
+    try:
+        for _ in range(2):
+            views = set(epochlake.attach(lake.spark, lake.cluster))
+            assert {"air.Own", "air.Seen", "air.plain", "plain"} <= views
+            assert not {"Own", "Seen", "air.Twice", "air.twice", "Twice", "twice"} & views
+            assert lake.spark.table("own").columns == lake.spark.table("seen").columns == ["mine"]
+    finally:
+        lake.spark.catalog.dropTempView("seen")
+        lake.spark.sql("DROP TABLE default.own")
+        for name in names:
+            epochlake.drop_table(lake.cluster, f"air.{name}")
+
+
 def test_a_write_that_began_under_the_old_name_of_a_keyspace_lands_and_later_ones_are_told_the_new_name(
     lake: Lake,
 ) -> None:
@@ -687,6 +706,11 @@ def test_changes_are_a_batch_between_positions_and_a_stream_that_has_each_once(l
     assert told == [*upserts, ("delete", 2, None), ("upsert", 3, "D")]
     between = lake.load("air.gates", changes="true", after=str(position), upTo=str(position + 1))
     assert sorted(row["gate"] for row in between.collect()) == ["A", "B"]
+    given = {"conf": str(lake.conf), "path": "air.gates", "changes": "true", "after": "100"}
+    with pytest.raises(
+        PySparkRuntimeError, match="after position 100 cannot be read. They end at 4".replace(".", "[.]")
+    ):
+        EpochlakeDataSource(given).streamReader(between.schema).initialOffset()
     [status] = stream_statuses(lake.cluster, lake.cluster.catch_up())
     # Spark tells a source that a micro-batch is done when it begins the next one.
     assert [(reader.name, reader.behind) for reader in status.readers] == [("spark", 1)]
