@@ -164,7 +164,7 @@ class MajorityLog:
             if generation is None:
                 return
             if generation is not before:
-                # It may be that of a root which was restored without this entry: its members would take it all the same.
+                # It may be that of a root that was restored without this entry: its members would take it all the same.
                 self._require_at_root(tail)
                 before = generation
             asked = asked or self._asked(generation, tail, entries)
