@@ -707,9 +707,7 @@ def test_changes_are_a_batch_between_positions_and_a_stream_that_has_each_once(l
     between = lake.load("air.gates", changes="true", after=str(position), upTo=str(position + 1))
     assert sorted(row["gate"] for row in between.collect()) == ["A", "B"]
     given = {"conf": str(lake.conf), "path": "air.gates", "changes": "true", "after": "100"}
-    with pytest.raises(
-        PySparkRuntimeError, match="after position 100 cannot be read. They end at 4".replace(".", "[.]")
-    ):
+    with pytest.raises(PySparkRuntimeError, match=r"after position 100 cannot be read\. They end at \d"):
         EpochlakeDataSource(given).streamReader(between.schema).initialOffset()
     [status] = stream_statuses(lake.cluster, lake.cluster.catch_up())
     # Spark tells a source that a micro-batch is done when it begins the next one.

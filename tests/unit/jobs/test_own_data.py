@@ -82,61 +82,6 @@ def test_files_of_a_directory_land_once_in_batches_of_their_own_names(
     assert ids_in(small) == [*range(310)]
 
 
-def ids_twice(small: SmallCluster) -> list[int]:
-    return sorted(small.cluster.scan("air.added", columns=["id"]).read_all()["id"].to_pylist())
-
-
-@pytest.mark.parametrize(
-    ("pattern", "first"),
-    [("**/*.parquet", "two/one"), ("*/a.parquet", "one"), ("*/o*/*.parquet", "two/one")],
-)
-def test_files_of_a_pattern_have_their_names_whatever_else_it_finds(
-    small: SmallCluster, tmp_path: Path, pattern: str, first: str
-) -> None:
-    epochlake.create_table(small.cluster, "air.added", COLUMNS, ["id"], append_only=True)
-    (tmp_path / "in/two/one").mkdir(parents=True)
-    (tmp_path / "in/one").mkdir()
-    pq.write_table(rows(0, 250), tmp_path / "in" / first / "a.parquet")
-    small.cluster.load("air.added", str(tmp_path / "in" / pattern), batch="jan")
-    pq.write_table(rows(300, 310), tmp_path / "in/two/a.parquet")
-    (tmp_path / "in/two/other").mkdir()
-    pq.write_table(rows(310, 320), tmp_path / "in/two/other/a.parquet")
-    small.cluster.load("air.added", str(tmp_path / "in" / pattern), batch="jan")
-    assert ids_twice(small)[:250] == [*range(250)]
-    assert len(ids_twice(small)) > 250
-    assert len(set(ids_twice(small))) == len(ids_twice(small))
-
-
-def test_a_load_of_a_pattern_that_an_earlier_version_has_begun_goes_on(
-    small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    epochlake.create_table(small.cluster, "air.added", COLUMNS, ["id"], append_only=True)
-    (tmp_path / "in/one").mkdir(parents=True)
-    pq.write_table(rows(0, 250), tmp_path / "in/one/a.parquet")
-    # It called files by the directory that those that were found had in common.
-    small.cluster.load("air.added", str(tmp_path / "in/one"), batch="jan")
-    done = small.cluster.load("air.added", str(tmp_path / "in/*/a.parquet"), batch="jan")
-    assert all(part.written.already for part in done)
-    assert ids_twice(small) == [*range(250)]
-
-
-def test_a_pattern_that_a_shell_has_made_one_name_of_and_then_two_lands_no_row_twice(
-    small: SmallCluster, tmp_path: Path
-) -> None:
-    epochlake.create_table(small.cluster, "air.added", COLUMNS, ["id"], append_only=True)
-    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
-    pq.write_table(rows(0, 250), files[0])
-    pq.write_table(rows(250, 260), files[1])
-    small.cluster.load("air.added", files[:1], batch="one")
-    with pytest.raises(InvalidRequest, match="batch 'one' was a load of one file"):
-        small.cluster.load("air.added", files, batch="one")
-    assert ids_twice(small) == [*range(250)]
-    small.cluster.load("air.added", files[1:], batch="two")
-    small.cluster.load("air.added", files, batch="three")
-    small.cluster.load("air.added", files[:1], batch="three")
-    assert len(ids_twice(small)) == 520
-
-
 def test_a_load_that_is_killed_between_any_two_steps_goes_on(
     small: SmallCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
