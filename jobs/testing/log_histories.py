@@ -116,7 +116,8 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
             members.bring_in_order()
             operators.append(world.scheduler.current.process.name)
 
-        members = Members(world, unexpected := [])
+        unexpected: list[str] = []
+        members = Members(world, unexpected)
         playing = Playing(world, scenario, play, {"members": members.play})
         playing.unexpected = unexpected
         playing.at_peace += [accept] * OPERATORS * is_restored + [heal] * is_damaged

@@ -110,7 +110,7 @@ class _Below(LogBelowRoot):
     logs: Any = None
 
     def is_there(self) -> bool:
-        return self.logs.of(self.storage).is_there(self.uri)  # type: ignore[no-any-return]
+        return self.logs.of(self.storage).is_there(self.uri)
 
     def create(self) -> None:
         self.logs.of(self.storage).create(self.uri)

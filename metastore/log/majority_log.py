@@ -179,7 +179,7 @@ class MajorityLog:
             if generation is None:
                 return
             if generation is not before:
-                # It may be that of a root which was restored without this entry: its members would take it all the same.
+                # It may be that of a root which was restored without this entry: its members would take it as well.
                 self._require_at_root(tail)
                 before = generation
             asked = self._ask(generation, tail, entries, deadline)
