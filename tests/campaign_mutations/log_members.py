@@ -79,8 +79,8 @@ MUTATIONS = (
         "a promise of a log member fences nothing",
         "107: an append that was read for before a promise conflicts with the fence",
         MEMBER,
-        "                self._logs.open(self._log_of(number)).fence()\n",
-        "                pass\n",
+        "                    self._logs.open(self._log_of(number)).fence()\n",
+        "                    pass\n",
         LOG,
     ),
     Mutation(

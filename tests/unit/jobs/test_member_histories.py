@@ -1,4 +1,4 @@
-"""What histories with log members look at from outside is noticed when the rule behind it is broken, and else nothing."""
+"""What histories with log members look at from outside is noticed when a rule is broken, and else nothing is."""
 
 from __future__ import annotations
 
