@@ -110,18 +110,26 @@ def put_commit(
     return put
 
 
-def prepare_commit(storage: Storage, table: str, operation: str, actions: Sequence[Action]) -> str:
+def prepare_commit(
+    storage: Storage, table: str, operation: str, actions: Sequence[Action], files: Sequence[str] = ()
+) -> str:
     """Have the disk have the bytes of a commit before it is known whether it is to be made; the URI where they are.
 
-    They mean nothing there: they become a commit by `put_prepared`, or are forgotten by `forget_prepared`. Raises
-    StorageUnavailable.
+    They mean nothing there: they become a commit by `put_prepared`, or are forgotten by `forget_prepared`. `files`: as
+    `put_commit` has them. Raises StorageUnavailable.
     """
     path = temporary_beside(require_local(commit_uri(table, 0)))
     disk, data = storage.disk, encoded(operation, actions)
+    named = [require_local(file) for file in files]
 
     def prepare() -> None:
-        disk.write(path, data, new=True)
-        storage.syncing.sync([path])
+        try:
+            disk.write(path, data, new=True)
+            storage.syncing.sync([path, *named], [os.path.dirname(one) for one in named])
+        except BaseException:
+            with suppress(OSError):
+                disk.delete(path)
+            raise
 
     storage.within_deadline("prepare a commit to", table, prepare)
     return path

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 from epochlake.metastore.delta_checkpoints import checkpoint_if_due
-from epochlake.metastore.delta_commits import Action, put_commit
+from epochlake.metastore.delta_commits import Action, prepare_commit, put_commit, put_prepared
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import Storage
 
@@ -63,6 +63,23 @@ def append_files(
     return _commit(storage, table, version, _adds(adds, partition or {}, data_change=True), [], mark, partition or {})
 
 
+def prepare_append(storage: Storage, uri: str, adds: Sequence[NewFile], mark: Mark) -> str:
+    """Have the disk have what `append_prepared` needs to add these files to a table at a local URI without partitions;
+    what `forget_prepared` of delta_commits.py takes as well. Raises StorageUnavailable.
+    """
+    files = [places.join(uri, file.path) for file in adds]
+    return prepare_commit(storage, uri, "WRITE", add_lines(adds, mark), files)
+
+
+def append_prepared(storage: Storage, table: DeltaTable, version: int, prepared: str) -> bool:
+    """`append_files` of what was prepared, which is used up by it, whatever comes of it."""
+    uri = table.table_uri
+    if not put_prepared(storage, uri, version, prepared):
+        return False
+    _checkpoint_if_due(storage, table, version)
+    return True
+
+
 def replace_files(
     storage: Storage,
     table: DeltaTable,
@@ -101,8 +118,7 @@ def _commit(
         files = [places.join(uri, action.path) for action in adds]
         if not put_commit(storage, uri, version, "OPTIMIZE" if removes else "WRITE", lines, files):
             return False
-        interval = int(table.metadata().configuration.get("delta.checkpointInterval", "10"))
-        checkpoint_if_due(storage, lambda: table, uri, version, interval)
+        _checkpoint_if_due(storage, table, version)
         return True
     if version != table.version() + 1:
         table.update_incremental()
@@ -122,6 +138,11 @@ def _commit(
     except CommitFailedError:
         return False
     return True
+
+
+def _checkpoint_if_due(storage: Storage, table: DeltaTable, version: int) -> None:
+    interval = int(table.metadata().configuration.get("delta.checkpointInterval", "10"))
+    checkpoint_if_due(storage, lambda: table, table.table_uri, version, interval)
 
 
 def _adds(files: Sequence[NewFile], partition: Mapping[str, str | None], *, data_change: bool) -> list[AddAction]:

@@ -43,6 +43,20 @@ PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
 
 MUTANTS = (
     Mutant(
+        "log members take what the root does not have yet",
+        "metastore/log/asked_members.py",
+        "            while self._begun is None:\n                self._changed.wait()\n",
+        "            if self._begun is None:\n                return True\n",
+        ("tests/unit/metastore/test_log_members.py",),
+    ),
+    Mutant(
+        "an append that was prepared for other entries is made",
+        "metastore/log/delta.py",
+        "        if self._prepared is not None and self._prepared.entries != tuple(entries):\n",
+        "        if False:\n",
+        ("tests/unit/metastore/test_delta_log.py",),
+    ),
+    Mutant(
         "a file lands where its columns are not declared",
         "jobs/replicas/commits.py",
         "        if isinstance(decision, FileActions) and snapshot.lacks_columns:\n",

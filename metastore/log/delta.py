@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
@@ -61,7 +62,7 @@ from epochlake.metastore.log.files import (
 )
 from epochlake.metastore.log.holes import read_before
 from epochlake.metastore.log.spark_log import GENERATION
-from epochlake.metastore.rewriting import Mark, NewFile, append_files
+from epochlake.metastore.rewriting import Mark, NewFile, append_files, append_prepared, prepare_append
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import words_of
@@ -133,6 +134,14 @@ def torn_log(storage: Storage, uri: str, torn: delta_commits.TornCommit) -> LogT
     return error
 
 
+class _Prepared(NamedTuple):
+    """An append of just these entries, which the disk has: their file, and the commit that would name it."""
+
+    entries: tuple[Entry, ...]
+    stored: NewFile
+    commit: str
+
+
 class DeltaLog:
     """One handle on the log table at `uri`; opened on first use."""
 
@@ -152,6 +161,7 @@ class DeltaLog:
         self._seen: bytes | None = None
         self._last: Entry | None = None
         self._last_at: int | None = None
+        self._prepared: _Prepared | None = None
 
     def read(self, after: int, up_to: int | None = None) -> list[Entry]:
         if up_to is None and self._nothing_came_after(after):
@@ -202,18 +212,31 @@ class DeltaLog:
         table, read_at = self._table, self._read_at
         if table is None or read_at is None:
             raise AppendConflict("the log was not read before it was appended to")
+        ready = self._take_prepared(entries)
+        try:
+            self._append(table, read_at, entries, ready)
+        except BaseException:
+            if ready is not None:
+                delta_commits.forget_prepared(self._storage, ready.commit)
+            raise
+
+    def _append(self, table: DeltaTable, read_at: int, entries: Sequence[Entry], ready: _Prepared | None) -> None:
         self._table = self._read_at = None
         first, last = entries[0].epoch, entries[-1].epoch
         too_late = AppendConflict(f"epoch {first} was not appended: the log was read too long ago, or it has gone")
+        stored = None if ready is None else ready.stored
         if not self._version_exists(read_at):
+            self._discard(stored)
             raise too_late
-        stored: NewFile | None = None
         try:
-            stored = self._store(entries)
+            stored = stored or self._store(entries)
             if self._has_moved_on(read_at):
                 self._discard(stored)
                 raise too_late
-            appended = append_files(self._storage, table, read_at + 1, [stored], Mark(APP_ID, last))
+            if ready is None:
+                appended = append_files(self._storage, table, read_at + 1, [stored], Mark(APP_ID, last))
+            else:
+                appended = append_prepared(self._storage, table, read_at + 1, ready.commit)
         except delta_commits.TornCommit as torn:
             # What lay there was committed, and clean-up has deleted it or it is lost: who reads again is told which.
             self._discard(stored)
@@ -244,6 +267,30 @@ class DeltaLog:
 
     def version(self) -> int | None:
         return self._read_at
+
+    def prepare(self, entries: Sequence[Entry]) -> None:
+        self.forget()
+        if places.local_path(self.uri) is None:
+            return
+        stored = self._store(entries)
+        try:
+            commit = prepare_append(self._storage, self.uri, [stored], Mark(APP_ID, entries[-1].epoch))
+        except BaseException:
+            self._discard(stored)
+            raise
+        self._prepared = _Prepared(tuple(entries), stored, commit)
+
+    def forget(self) -> None:
+        ready, self._prepared = self._prepared, None
+        if ready is not None:
+            delta_commits.forget_prepared(self._storage, ready.commit)
+            self._discard(ready.stored)
+
+    def _take_prepared(self, entries: Sequence[Entry]) -> _Prepared | None:
+        if self._prepared is not None and self._prepared.entries != tuple(entries):
+            self.forget()
+        ready, self._prepared = self._prepared, None
+        return ready
 
     def _store(self, entries: Sequence[Entry]) -> NewFile:
         return new_file(write_entries(self._storage, self.uri, entries))

@@ -78,3 +78,17 @@ class EpochLog(Protocol):
     def compact_if_due(self) -> bool:
         """Put small pieces of storage together when there are many; whether it did. Changes no entry."""
         ...
+
+
+class PreparedLog(EpochLog, Protocol):
+    """A log to which an append can be prepared while it is not known yet whether it is to be made."""
+
+    def prepare(self, entries: Sequence[Entry]) -> None:
+        """Have on the disk what an append of these entries writes, where nobody takes it for entries. The next append
+        uses it if it is of these entries; otherwise it goes. Raises StorageUnavailable.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Delete what was prepared and not used. Never raises."""
+        ...

@@ -7,6 +7,7 @@ makes one of it. Two entries of one epoch that are not the same are never passed
 from __future__ import annotations
 
 import functools
+import threading
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -144,15 +145,25 @@ def _read_rows(storage: Storage, uri: str, path: str, after: int, up_to: int | N
 
 def write_entries(storage: Storage, uri: str, entries: Sequence[Entry]) -> LogFile:
     """Store entries in a new data file, to be synced with the version that will name it. Raises StorageUnavailable."""
-    data = _encoded(tuple(entries)) if len(entries) <= FEW_ENTRIES else _encode(entries)
+    data = encoded(entries)
     path = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
     storage.write_bytes(f"{uri}/{path}", data)
     return LogFile(path, data.size, len(entries), entries[0].epoch, entries[-1].epoch)
 
 
+def encoded(entries: Sequence[Entry]) -> pa.Buffer:
+    """The bytes of a data file. Log members get what the root gets, so those of the last few entries stay."""
+    if len(entries) > FEW_ENTRIES:
+        return _encode(entries)
+    with _encoding:  # several want the same at once
+        return _kept(tuple(entries))
+
+
+_encoding = threading.Lock()
+
+
 @functools.lru_cache(maxsize=1)
-def _encoded(entries: tuple[Entry, ...]) -> pa.Buffer:
-    """Log members get what the root has just got, so the last bytes stay."""
+def _kept(entries: tuple[Entry, ...]) -> pa.Buffer:
     return _encode(entries)
 
 

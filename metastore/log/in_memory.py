@@ -43,6 +43,12 @@ class InMemoryLog:
             self.shared.version += 1
             self._seen = self.shared.version
 
+    def prepare(self, entries: Sequence[Entry]) -> None:
+        """Nothing has to be on a disk here."""
+
+    def forget(self) -> None:
+        """Nothing was prepared."""
+
     def fence(self) -> None:
         with self.shared.lock:
             self.shared.version += 1

@@ -18,7 +18,7 @@ from epochlake.metastore.errors import HashMismatch, LogUnreadable, NotInitialis
 from epochlake.metastore.log import generations
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, Position, position_of, verify_next
-from epochlake.metastore.log.epoch_log import AppendConflict, AppendUncertain, EpochLog
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendUncertain, PreparedLog
 from epochlake.metastore.log.generations import Generation
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
@@ -69,7 +69,7 @@ class MemberLogs(Protocol):
     def create(self, uri: str) -> None:
         """Make an empty log in a directory that is there; one that is there stays."""
 
-    def open(self, uri: str) -> EpochLog:
+    def open(self, uri: str) -> PreparedLog:
         """A handle of its own."""
 
 
@@ -86,7 +86,7 @@ class DeltaMemberLogs:
     def create(self, uri: str) -> None:
         create_log_table(self._storage, uri)
 
-    def open(self, uri: str) -> EpochLog:
+    def open(self, uri: str) -> PreparedLog:
         return DeltaLog(self._storage, uri, compact_every=self._compact_every)
 
 
@@ -102,7 +102,7 @@ class LogMember:
         self._logs = logs
         self._promises = places.join(uri, "promises")
         self._generations = places.join(uri, "generations")
-        self._log: EpochLog | None = None
+        self._log: PreparedLog | None = None
         self._number = 0
         self._position = Position()
 
@@ -160,6 +160,18 @@ class LogMember:
         self._logs.create(self._log_of(generation.number))
         self._copy(generation.number, tail, source)
 
+    def prepare(self, number: int, entries: Sequence[Entry]) -> None:
+        """Have on its disk what a push of these entries will write, where its copy of generation `number` is known to
+        end before them; else nothing, and the push does it all. Raises StorageUnavailable.
+        """
+        if self._log is not None and self._number == number and self._position.hash == entries[0].previous_hash:
+            self._log.prepare(entries)
+
+    def forget(self) -> None:
+        """Delete what was prepared and not pushed. Never raises."""
+        if self._log is not None:
+            self._log.forget()
+
     def push(self, number: int, tail: Position, source: Source) -> None:
         """Return when the copy of generation `number` holds the log up to `tail`, on its disk.
 
@@ -173,11 +185,13 @@ class LogMember:
         try:
             self._copy_on(number, tail, source)
         except BaseException:
+            self.forget()
             self._log, self._number = None, 0
             raise
 
     def _copy_on(self, number: int, tail: Position, source: Source) -> None:
         if self._log is None or self._number != number:
+            self.forget()
             self._log, self._number, self._position = self._logs.open(self._log_of(number)), number, Position()
         tries = 0
         # What follows what was read here before needs no other look: an append to a log that has moved on is refused.
@@ -205,17 +219,20 @@ class LogMember:
             try:
                 self._log.append(entries)
                 self._position = position
+                if position.epoch >= tail.epoch:
+                    self._require_same(self._log, tail)
+                    return
             except (AppendConflict, AppendUncertain):
                 # Somebody else copies as well, or has fenced it.
                 tries += 1
                 if tries == TRIES:
                     raise
 
-    def _read_on(self, log: EpochLog) -> None:
+    def _read_on(self, log: PreparedLog) -> None:
         for entry in log.read(self._position.epoch):
             self._position = verify_next(self._position, entry)
 
-    def _require_same(self, log: EpochLog, tail: Position) -> None:
+    def _require_same(self, log: PreparedLog, tail: Position) -> None:
         if not tail.epoch:
             return
         found = self._position if tail.epoch == self._position.epoch else position_of(log.entry(tail.epoch))

@@ -8,18 +8,16 @@ the members what somebody else has left half done.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import partial
 
-from epochlake.metastore import threads
 from epochlake.metastore.errors import EpochlakeError, LogWentBack, StorageUnavailable
 from epochlake.metastore.log import generations
+from epochlake.metastore.log.asked_members import AskedMembers, Busy, Copying, compact
 from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, EpochLog
 from epochlake.metastore.log.generations import Generation
-from epochlake.metastore.log.log_member import Diverged, LogMember, MemberLogs, Sealed, Source
+from epochlake.metastore.log.log_member import Diverged, LogMember, MemberLogs, Sealed
 from epochlake.metastore.storage.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -28,29 +26,6 @@ ACKNOWLEDGE_SECONDS = 30.0
 """How long a majority is waited for."""
 
 RETRY_SECONDS = 0.05
-
-
-class _Copying:
-    """One member, and the thread that brings it on; a thread that hangs keeps only this member."""
-
-    def __init__(self, member: LogMember) -> None:
-        self.member = member
-        self.busy = False
-
-
-class _Busy(StorageUnavailable):
-    """What a member was asked before has not ended."""
-
-
-class _Asked:
-    """What came of bringing members to one position."""
-
-    def __init__(self, count: int) -> None:
-        self.changed = threading.Condition()
-        self.done: set[str] = set()
-        self.ends: list[Position] = []
-        self.failed: dict[str, Exception] = {}
-        self.count = count
 
 
 class MajorityLog:
@@ -77,7 +52,7 @@ class MajorityLog:
         self._logs = logs
         self._patience = patience
         self._generation: Generation | None = None
-        self._members: dict[str, _Copying] = {}
+        self._members: dict[str, Copying] = {}
         self._durable: Position | None = None
         self._ends: list[Position] = []
         self._tail: Position | None = None
@@ -126,10 +101,18 @@ class MajorityLog:
                 hint="Name them by `epochlake metadata reconfigure`, or leave [log] acknowledge at 'root'",
             )
         self._tail = None
-        self.root.append(entries)
         tail = position_of(entries[-1])
+        asked = None if self._generation is None else self._asked(self._generation, tail, entries, begun=None)
         try:
-            self._make_durable(tail, entries)
+            self.root.append(entries)
+        except BaseException:
+            if asked is not None:
+                asked.settle(False)
+            raise
+        try:
+            if asked is not None:
+                asked.settle(True)
+            self._make_durable(tail, entries, asked)
         except EpochlakeError as error:
             raise AppendUncertain(
                 f"epoch {tail.epoch} is in the log at the root, and not known to be on a majority of the log members: "
@@ -159,44 +142,46 @@ class MajorityLog:
         if compacted:
             self._tail = None
             for copying in self._members.values():
-                if not copying.busy:
-                    copying.busy = True
-                    threads.begin(partial(_compact, copying))
+                compact(copying)
         return compacted
 
-    def _make_durable(self, tail: Position, entries: Sequence[Entry]) -> None:
-        """Return when a majority of the newest generation holds the log up to `tail`."""
+    def _make_durable(self, tail: Position, entries: Sequence[Entry], asked: AskedMembers | None = None) -> None:
+        """Return when a majority of the newest generation holds the log up to `tail`.
+
+        `asked`: the members of the generation that was the newest when it was looked at last, if they were asked.
+        """
         durable = self._durable
         if durable is None or (tail != durable and tail.epoch >= durable.epoch):
-            self._ask_until_durable(tail, entries)
+            self._ask_until_durable(tail, entries, asked)
 
-    def _ask_until_durable(self, tail: Position, entries: Sequence[Entry]) -> None:
+    def _ask_until_durable(self, tail: Position, entries: Sequence[Entry], asked: AskedMembers | None = None) -> None:
         deadline = time.monotonic() + self._patience
         said: dict[str, Exception] = {}
         before = self._generation
         while True:
-            generation = self._newest()
+            # Those that were asked before need no other look: a majority that takes it has promised nothing later.
+            generation = self._newest() if asked is None else self._generation
             if generation is None:
                 return
             if generation is not before:
                 # It may be that of a root which was restored without this entry: its members would take it as well.
                 self._require_at_root(tail)
                 before = generation
-            asked = self._ask(generation, tail, entries, deadline)
-            if len(asked.done) >= generation.majority:
+            asked = asked or self._asked(generation, tail, entries)
+            if asked.wait_for(generation.majority, deadline):
                 self._durable = tail
                 self._ends = asked.ends
                 return
-            failed = dict(asked.failed)  # those that were not waited for may still fail
+            failed, done, asked = asked.failed(), set(asked.done), None
             # One that was asked a moment before the end has said why before.
-            said |= {uri: error for uri, error in failed.items() if not isinstance(error, _Busy) or uri not in said}
+            said |= {uri: error for uri, error in failed.items() if not isinstance(error, Busy) or uri not in said}
             diverged = [error for error in failed.values() if isinstance(error, Diverged)]
             if diverged:
                 raise diverged[0]
             # A change of the members, which is under way, ends with a generation that is newer here.
-            under_way = any(isinstance(error, Sealed | _Busy) for error in failed.values())
+            under_way = any(isinstance(error, Sealed | Busy) for error in failed.values())
             if not under_way or time.monotonic() >= deadline:
-                raise _too_few(generation, set(asked.done), said)
+                raise _too_few(generation, done, said)
             time.sleep(RETRY_SECONDS)
 
     def _require_at_root(self, tail: Position) -> None:
@@ -224,61 +209,17 @@ class MajorityLog:
             newest = generations.newest(self._storage, self._register)
             assert newest is not None
             self._generation = newest
-            self._members = {uri: _Copying(LogMember(self._storage, uri, self._logs)) for uri in newest.members}
+            self._members = {uri: Copying(LogMember(self._storage, uri, self._logs)) for uri in newest.members}
         return self._generation
 
-    def _ask(self, generation: Generation, tail: Position, entries: Sequence[Entry], deadline: float) -> _Asked:
-        asked = _Asked(len(generation.members))
-        copied = tuple(entries)
+    def _asked(
+        self, generation: Generation, tail: Position, entries: Sequence[Entry], *, begun: bool | None = True
+    ) -> AskedMembers:
+        members = tuple(self._members.values())
+        return AskedMembers(members, generation.number, tail, entries, self._read_anew, begun=begun)
 
-        def source(after: int, up_to: int) -> Sequence[Entry]:
-            if copied and copied[0].epoch <= after + 1 and copied[-1].epoch >= up_to:
-                return copied[after + 1 - copied[0].epoch : up_to + 1 - copied[0].epoch]
-            return self._open_root().read(after, up_to)
-
-        with asked.changed:
-            for uri, copying in self._members.items():
-                if copying.busy:
-                    asked.failed[uri] = _Busy("it has not answered yet")
-                    continue
-                copying.busy = True
-                threads.begin(_task(copying, generation.number, tail, source, asked))
-            while len(asked.done) < generation.majority and len(asked.done) + len(asked.failed) < asked.count:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                asked.changed.wait(left)
-        return asked
-
-
-def _compact(copying: _Copying) -> None:
-    try:
-        copying.member.compact_if_due()
-    except Exception as error:
-        logger.warning("the copy of the log in %s was not compacted: %s", copying.member.uri, error)
-    finally:
-        copying.busy = False
-
-
-def _task(copying: _Copying, number: int, tail: Position, source: Source, asked: _Asked) -> Callable[[], None]:
-    def run() -> None:
-        failure: Exception | None = None
-        end = Position()
-        try:
-            copying.member.push(number, tail, source)
-            end = copying.member.tail()
-        except Exception as error:
-            failure = error
-        with asked.changed:
-            copying.busy = False
-            if failure is None:
-                asked.done.add(copying.member.uri)
-                asked.ends.append(end)
-            else:
-                asked.failed[copying.member.uri] = failure
-            asked.changed.notify_all()
-
-    return run
+    def _read_anew(self, after: int, up_to: int) -> Sequence[Entry]:
+        return self._open_root().read(after, up_to)
 
 
 def _too_few(generation: Generation, done: Set[str], failed: Mapping[str, Exception]) -> StorageUnavailable:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -472,4 +473,53 @@ def test_an_append_whose_commit_has_its_name_is_not_called_failed_whatever_is_sa
     monkeypatch.setattr(delta, "append_files", landed_and_then)
     with pytest.raises(AppendUncertain):
         log.append(entries)
+    assert DeltaLog(STORAGE, uri).read(0) == entries
+
+
+@pytest.mark.parametrize("what", ["is made", "is of other entries", "conflicts", "is forgotten", "comes too late"])
+def test_an_append_that_was_prepared_counts_once_it_is_made_and_leaves_nothing_otherwise(
+    uri: str, tmp_path: Path, what: str
+) -> None:
+    entries = chain(3)
+    put(DeltaLog(STORAGE, uri), entries[:1])
+    log, before = DeltaLog(STORAGE, uri), files(uri)
+    log.read(0)
+    log.prepare(entries[1:2])
+    assert len(files(uri)) == len(before) + 2
+    assert DeltaLog(STORAGE, uri).read(0) == entries[:1]
+    expected, new = entries[:1], 0
+    if what == "is made":
+        log.append(entries[1:2])
+        expected, new = entries[:2], 2
+    elif what == "is of other entries":
+        log.append(entries[1:3])
+        expected, new = entries, 2
+    elif what == "conflicts":
+        DeltaLog(STORAGE, uri).fence()
+        new = 1
+        with pytest.raises(AppendConflict):
+            log.append(entries[1:2])
+    elif what == "comes too late":
+        read_at = Path(uri) / "_delta_log" / f"{log.version():020}.json"
+        read_at.rename(tmp_path / "cleaned up")
+        with pytest.raises(AppendConflict):
+            log.append(entries[1:2])
+        (tmp_path / "cleaned up").rename(read_at)
+    else:
+        log.forget()
+        log.forget()
+    assert len(files(uri)) == len(before) + new
+    assert DeltaLog(STORAGE, uri).read(0) == expected
+
+
+def test_an_append_that_cannot_be_prepared_leaves_nothing(uri: str) -> None:
+    log, before, entries = DeltaLog(STORAGE, uri), files(uri), chain(1)
+    log.read(0)
+    with (
+        patch.object(delta, "prepare_append", side_effect=StorageUnavailable("the disk is full")),
+        pytest.raises(StorageUnavailable),
+    ):
+        log.prepare(entries)
+    assert files(uri) == before
+    log.append(entries)
     assert DeltaLog(STORAGE, uri).read(0) == entries

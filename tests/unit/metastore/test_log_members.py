@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from epochlake.metastore.errors import ConfigurationError, HashMismatch, LogWent
 from epochlake.metastore.log import generations
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry, position_of
-from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, EpochLog
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, PreparedLog
 from epochlake.metastore.log.in_memory import InMemoryLog, SharedEntries
 from epochlake.metastore.log.log_member import DeltaMemberLogs, LogMember, MemberLogs, Sealed
 from epochlake.metastore.log.log_place import LogBelowRoot
@@ -25,6 +27,7 @@ from tests.support.log_contract import *  # noqa: F403
 from tests.support.log_contract import Opener
 from tests.support.logs import chain
 from tests.support.slices import THOROUGH
+from tests.support.waiting import eventually
 
 CLUSTER = "cluster-1"
 
@@ -43,7 +46,7 @@ class MemoryLogs:
     def create(self, uri: str) -> None:
         self.logs.setdefault(uri, SharedEntries())
 
-    def open(self, uri: str) -> EpochLog:
+    def open(self, uri: str) -> PreparedLog:
         return _Breakable(self, uri)
 
 
@@ -192,6 +195,40 @@ def test_a_minority_that_is_away_stops_nobody_and_is_brought_on_later(tmp_path: 
     group.lose_root()
     group.memory.broken = {group.members[2]}
     assert group.recover(0, 1, 2) == 5
+
+
+@pytest.mark.parametrize("refused", [None, AppendFailed, AppendConflict])
+def test_members_have_an_append_on_their_disks_before_the_root_and_take_it_after_it(
+    tmp_path: Path, refused: type[EpochlakeError] | None
+) -> None:
+    group = Group(tmp_path, 3, delta=True)
+    group.reconfigure(0, 1, 2)
+    entries = chain(2)
+
+    def epochs() -> list[int]:
+        return [group.mover().state_of(uri).epoch for uri in group.members]
+
+    def files() -> int:
+        return sum(path.is_file() for uri in group.members for path in Path(uri).rglob("*"))
+
+    log = append(group, entries[:1])
+    eventually(lambda: epochs() == [1, 1, 1])
+    before, whole, seen = files(), log.root.append, []
+
+    def appended(given: Sequence[Entry]) -> None:
+        eventually(lambda: files() == before + 6)  # of each member a data file and a commit without a name
+        seen.extend(epochs())
+        if refused is not None:
+            raise refused("told by the root")
+        whole(given)
+
+    log.root.append = appended  # type: ignore[method-assign]
+    with nullcontext() if refused is None else pytest.raises(refused):
+        log.append(entries[1:])
+    assert seen == [1, 1, 1]
+    eventually(lambda: files() == before + (6 if refused is None else 0))
+    assert group.open().read(0) == (entries if refused is None else entries[:1])
+    assert epochs() == ([2, 2, 2] if refused is None else [1, 1, 1])
 
 
 def test_a_root_that_is_restored_from_an_older_copy_is_refused(tmp_path: Path) -> None:
