@@ -11,9 +11,10 @@ is seen, or the append conflicts with the fence.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
-from epochlake.metastore.errors import HashMismatch, LogUnreadable, StorageUnavailable
+from epochlake.metastore.errors import HashMismatch, LogUnreadable, NotInitialised, StorageUnavailable
 from epochlake.metastore.log import generations
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, Position, position_of, verify_next
@@ -135,7 +136,9 @@ class LogMember:
             raise promised_to(self.uri, generation.number)
         for number in self._begun():
             if number < generation.number and self._logs.is_there(self._log_of(number)):
-                self._logs.open(self._log_of(number)).fence()
+                # One whose making was cut off holds nothing; who makes it after all looks for the promise afterwards.
+                with suppress(NotInitialised):
+                    self._logs.open(self._log_of(number)).fence()
 
     def entries(self, number: int) -> list[Entry]:
         """The whole copy of a generation, its chain verified. Raises LogUnreadable, HashMismatch."""

@@ -26,6 +26,14 @@ MUTATIONS = (
         LOG,
     ),
     Mutation(
+        "what a lost root alone had is brought to the members of the restored one",
+        "107: what the root does not hold any more is not brought to the members of a later generation",
+        MAJORITY,
+        "            if generation is not before:\n",
+        "            if False:\n",
+        LOG,
+    ),
+    Mutation(
         "half of the log members are a majority",
         "107: two majorities share a member",
         "metastore/log/generations.py",
@@ -71,8 +79,8 @@ MUTATIONS = (
         "a promise of a log member fences nothing",
         "107: an append that was read for before a promise conflicts with the fence",
         MEMBER,
-        "                self._logs.open(self._log_of(number)).fence()\n",
-        "                pass\n",
+        "                    self._logs.open(self._log_of(number)).fence()\n",
+        "                    pass\n",
         LOG,
     ),
     Mutation(

@@ -261,6 +261,19 @@ def test_a_root_that_comes_back_after_its_recovery_acknowledges_nothing(tmp_path
     assert group.open().read(0) == [*entries[:2], *other]
 
 
+def test_a_copy_whose_making_was_cut_off_stands_in_nobodys_way(tmp_path: Path) -> None:
+    group = Group(tmp_path, 6, delta=True)
+    group.reconfigure(0, 1, 2)
+    entries = chain(3)
+    append(group, entries[:2])
+    (tmp_path / "member-4" / "generations" / f"{2:020}" / "log" / "_delta_log").mkdir(parents=True)
+    group.reconfigure(0, 3, 5)
+    assert group.reconfigure(0, 1, 4).number == 3
+    append(group, entries[2:])
+    group.lose_root()
+    assert group.recover(*range(6)) == 3
+
+
 @pytest.mark.parametrize("moment", ["append", "read"])
 def test_what_a_root_has_lost_is_not_brought_to_the_members_of_the_one_that_was_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
