@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import epochlake
 import pyarrow as pa
 import pytest
-from epochlake.jobs.datasource.attaching import _settings_of
 from epochlake.jobs.datasource.log_streaming import LogStream
 from epochlake.jobs.datasource.options import read_options
 from epochlake.jobs.datasource.source import EpochlakeDataSource
@@ -26,24 +25,15 @@ from epochlake.metastore import configuration as configurations
 from epochlake.placement.dataframes.frames import schema_of
 from pyspark.errors import AnalysisException, PySparkException, PySparkRuntimeError
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from tests.support.lakes import COLUMNS, FLIGHTS, Lake, some, write
 from tests.support.replicas import flip_in_a_page
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.connect
 
-FLIGHTS = "air.flights"
-COLUMNS = [
-    ("carrier", "string", False),
-    ("number", "int", False),
-    ("day", "date", True),
-    ("delay", "double", True),
-    ("fare", "decimal(8,2)", True),
-    ("seats", "array<string>", True),
-]
 WHERES = [
     "carrier = 'AA' and number = 7",
     "carrier in ('AA', 'UA') and number in (1, 2, 3, 777)",
@@ -63,40 +53,6 @@ WHERES = [
 ]
 
 
-class Lake:
-    """A cluster with an embedded ZooKeeper, which the processes that Spark plans in ask as well."""
-
-    def __init__(self, cluster: epochlake.Cluster, spark: SparkSession, conf: Path, directory: Path) -> None:
-        self.cluster = cluster
-        self.spark = spark
-        self.conf = conf
-        self.directory = directory
-
-    def load(self, table: str = FLIGHTS, **options: Any) -> DataFrame:
-        return self.spark.read.format("epochlake").options(**{"conf": str(self.conf), **options}).load(table)
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Lake]:
-    directory = tmp_path_factory.mktemp("source")
-    conf = directory / "epochlake.toml"
-    conf.write_text(f'root = "{directory / "root"}"\n[zookeeper]\nembedded_linger_seconds = 0\n', encoding="utf-8")
-    configuration = configurations.load(conf, environ={})
-    epochlake.init_cluster(configuration)
-    with epochlake.open_cluster(configuration) as cluster:
-        for number, node in enumerate("ABC"):
-            epochlake.add_node(cluster, node, "dc1", f"r{number}", [("d1", str(directory / node), 1 << 30)])
-        assert epochlake.Coordinator(cluster).run(until_idle=True).idle
-        epochlake.create_keyspace(cluster, "air", {"dc1": 3})
-        epochlake.create_table(cluster, FLIGHTS, COLUMNS, ["carrier", "number"], tablets=4)
-        epochlake.register(spark)
-        with cluster.pipeline("load", spark) as pipeline:
-            for upper in (400, 200, 40):
-                pipeline.write(flights(spark, upper), FLIGHTS)
-            pipeline.delete(spark.sql("select 'AA' as carrier, 9 as number"), FLIGHTS)
-        yield Lake(cluster, spark, conf, directory)
-
-
 def test_rows_that_have_expired_are_not_shown(lake: Lake) -> None:
     columns = [("id", "bigint", False), ("seen", "timestamp", True)]
     epochlake.create_table(lake.cluster, "air.visits", columns, ["id"], tablets=1, ttl=("seen", 86_400))
@@ -106,18 +62,6 @@ def test_rows_that_have_expired_are_not_shown(lake: Lake) -> None:
     assert sorted(row.id for row in lake.load("air.visits").collect()) == [0, 2]
     assert lake.load("air.visits").where("id = 1").count() == 0
     assert [row.id for row in lake.load("air.visits", where="id >= 1").select("id").collect()] == [2]
-
-
-def flights(spark: SparkSession, upper: int) -> DataFrame:
-    """Two numbers in five are no number, or nothing."""
-    return spark.range(upper).selectExpr(
-        "element_at(array('AA', 'UA', 'aa', ''), int(id % 4) + 1) as carrier",
-        "int(id div 4) as number",
-        "if(id % 7 = 0, null, date_add(date'2026-01-01', int(id % 60))) as day",
-        f"case id % 5 when 0 then double('NaN') when 1 then null else id / 10 + {upper} - 380 end as delay",
-        f"cast(id % 50 + {upper} / 800 as decimal(8,2)) as fare",
-        "if(id % 3 = 0, null, array(if(id % 2 = 0, 'x', null), 'y')) as seats",
-    )
 
 
 def lines(frame: DataFrame) -> Counter[str]:
@@ -347,24 +291,6 @@ def test_options_that_say_nothing_to_a_stream_are_refused_by_it(
         stream.load(table).writeStream.format("noop").trigger(availableNow=True).start().awaitTermination(60)
 
 
-@pytest.fixture
-def sales(lake: Lake, request: pytest.FixtureRequest) -> str:
-    """A new, empty table."""
-    name = f"air.t{abs(hash(request.node.name)) % 10**8}"
-    columns = [("id", "bigint", False), ("note", "string", True), ("day", "date", True)]
-    epochlake.create_table(lake.cluster, name, columns, ["id"], tablets=4)
-    return name
-
-
-def some(lake: Lake, first: int, last: int, note: str = "n") -> DataFrame:
-    rows = lake.spark.range(first, last).selectExpr("id", f"'{note}' as note", "date'2026-01-01' as day")
-    return rows.repartition(3, "day", "id")
-
-
-def write(lake: Lake, frame: DataFrame, table: str, mode: str = "append", **options: Any) -> None:
-    frame.write.format("epochlake").mode(mode).options(**{"conf": str(lake.conf), **options}).save(table)
-
-
 def test_rows_are_inserted_replaced_and_deleted_by_their_keys_and_a_batch_lands_once(lake: Lake, sales: str) -> None:
     write(lake, some(lake, 0, 300, "old"), sales)
     write(lake, some(lake, 200, 400, "new"), sales, batch="b", consistency="ALL")
@@ -548,47 +474,6 @@ def test_a_micro_batch_is_what_its_tasks_have_made_whichever_writer_commits_it(l
     assert not [path for path in (lake.directory / "root" / "spills").rglob("*") if path.is_file()]
 
 
-def test_attached_tables_are_views_that_sql_reads_and_inserts_into(lake: Lake, sales: str) -> None:
-    lake.spark.catalog.dropTempView("flights")
-    views = epochlake.attach(lake.spark, lake.cluster)
-    short = sales.partition(".")[2]
-    assert {sales, short, FLIGHTS, "flights"} <= {*views}
-    lake.spark.sql(f"INSERT INTO {short} SELECT id, 'sql' AS note, date'2026-02-02' AS day FROM range(20)")
-    epochlake.attach(lake.spark, lake.cluster, ["air"])
-    joined = lake.spark.sql(f"SELECT count(*) AS n FROM `{sales}` s JOIN flights f ON f.number = s.id")
-    assert (
-        joined.collect()[0].n
-        == lake.cluster.sql(f"SELECT count(*) AS n FROM {sales} s JOIN {FLIGHTS} f ON f.number = s.id")
-        .read_all()["n"]
-        .to_pylist()[0]
-    )
-    epochlake.drop_table(lake.cluster, sales)
-    assert short not in epochlake.attach(lake.spark, lake.cluster)
-    with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND"):
-        lake.spark.sql(f"SELECT * FROM {short}").collect()
-    with pytest.raises(epochlake.InvalidRequest, match="no keyspace sea"):
-        epochlake.attach(lake.spark, lake.cluster, ["sea"])
-
-
-def test_attached_tables_hide_nothing_of_the_users_own_whatever_its_capitals(lake: Lake, tmp_path: Path) -> None:
-    names = ("Own", "Seen", "Twice", "twice", "plain")
-    for name in names:
-        epochlake.create_table(lake.cluster, f"air.{name}", [("id", "bigint", False)], ["id"], tablets=1)
-    lake.spark.sql(f"CREATE TABLE own (mine int) USING parquet LOCATION '{tmp_path / 'own'}'")
-    lake.spark.range(1).selectExpr("id AS mine").createOrReplaceTempView("seen")
-    try:
-        for _ in range(2):
-            views = set(epochlake.attach(lake.spark, lake.cluster))
-            assert {"air.Own", "air.Seen", "air.plain", "plain"} <= views
-            assert not {"Own", "Seen", "air.Twice", "air.twice", "Twice", "twice"} & views
-            assert lake.spark.table("own").columns == lake.spark.table("seen").columns == ["mine"]
-    finally:
-        lake.spark.catalog.dropTempView("seen")
-        lake.spark.sql("DROP TABLE default.own")
-        for name in names:
-            epochlake.drop_table(lake.cluster, f"air.{name}")
-
-
 def test_a_write_that_began_under_the_old_name_of_a_keyspace_lands_and_later_ones_are_told_the_new_name(
     lake: Lake,
 ) -> None:
@@ -622,25 +507,6 @@ def test_a_write_that_began_under_the_old_name_of_a_keyspace_lands_and_later_one
     assert lake.spark.sql("SELECT count(*) AS n FROM `country.cars`").collect()[0].n == 6
     with pytest.raises(epochlake.Rejected, match="use country"):
         cluster.sql("SELECT * FROM land.cars")
-
-
-def test_a_query_or_a_view_of_columns_that_have_changed_says_what_became_of_them(lake: Lake) -> None:
-    epochlake.create_table(lake.cluster, "air.late", [("id", "bigint", False), ("note", "string", True)], ["id"])
-    opens = {"settings": _settings_of(lake.cluster), "table": "air.late"}
-    columns = StructType([StructField("id", LongType()), StructField("note", StringType())])
-    old, read = EpochlakeDataSource(opens), EpochlakeDataSource({"conf": str(lake.conf), "path": "air.late"})
-    assert old.schema() == read.schema() == "`id` bigint, `note` string"
-    epochlake.alter_table(lake.cluster, "air.late", rename={"note": "remark"}, add=["gate int"])
-    for source in (old, read):
-        with pytest.raises(PySparkRuntimeError) as told:
-            source.reader(columns).partitions()
-        assert str(told.value).startswith("[EPOCHLAKE_REJECTED] rejected (schema-changed): the columns of air.late ")
-        assert str(told.value).endswith(
-            "have changed since the query was made: note is called remark now. Load the table again; for a view, call "
-            "epochlake.attach again"
-        )
-    with pytest.raises(PySparkRuntimeError, match=r"if the table was altered since, call epochlake\.attach again"):
-        old.writer(columns, False)
 
 
 def test_what_is_no_session_no_cluster_and_no_list_is_said_at_once(lake: Lake) -> None:
