@@ -282,20 +282,29 @@ def test_what_a_root_has_lost_is_not_brought_to_the_members_of_the_one_that_was_
     group.reconfigure(0, 1, 2)
     entries = chain(4)
     log = append(group, entries[:2])
-    asked = log._ask_until_durable
+    asked, appended = log._ask_until_durable, log.root.append
 
-    def lose_it_before(*arguments: object) -> None:
+    def lose_it() -> None:
         monkeypatch.undo()
         group.lose_root()
         group.recover(0, 1, 2, root=group.root)
+
+    def lose_it_before(*arguments: object) -> None:
+        lose_it()
         asked(*arguments)  # type: ignore[arg-type]
+
+    def lose_it_after(given: Sequence[Entry]) -> None:
+        appended(given)
+        lose_it()
 
     if moment == "read":
         # Somebody else has appended it, and was killed before the members had it.
         root = group.logs.open(f"{group.root}/log")
         root.read(0)
         root.append(entries[2:3])
-    monkeypatch.setattr(log, "_ask_until_durable", lose_it_before)
+        monkeypatch.setattr(log, "_ask_until_durable", lose_it_before)
+    else:
+        monkeypatch.setattr(log.root, "append", lose_it_after)
     with pytest.raises(AppendUncertain if moment == "append" else LogWentBack):
         log.append(entries[2:3]) if moment == "append" else log.read(0)
     assert group.open().read(0) == entries[:2]
