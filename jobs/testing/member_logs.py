@@ -14,7 +14,7 @@ from epochlake.jobs.testing.power import is_below
 from epochlake.jobs.testing.scheduler import Scheduler
 from epochlake.metastore.errors import NotInitialised
 from epochlake.metastore.log.entry import Entry
-from epochlake.metastore.log.epoch_log import EpochLog
+from epochlake.metastore.log.epoch_log import EpochLog, PreparedLog
 from epochlake.metastore.log.in_memory import SharedEntries
 from epochlake.metastore.log.log_member import MemberLogs
 from epochlake.metastore.log.log_place import LogBelowRoot, LogWithMembers
@@ -53,7 +53,7 @@ class LogsInMemory:
         """What a log holds, past the world's troubles."""
         return list(self._there[uri].entries) if uri in self._there else []
 
-    def handle(self, uri: str) -> EpochLog:
+    def handle(self, uri: str) -> PreparedLog:
         return _Handle(self, self._scheduler, self._troubles, uri)
 
     def copy(self, place: str) -> dict[str, list[Entry]]:
@@ -100,7 +100,7 @@ class _Logs:
         self._storage.put_if_absent(places.join(directory, "in-memory"), b"")
         self._logs.create(uri)
 
-    def open(self, uri: str) -> EpochLog:
+    def open(self, uri: str) -> PreparedLog:
         return self._logs.handle(uri)
 
 

@@ -13,8 +13,8 @@ MUTATIONS = (
         "a commit counts before a majority of the log members has it",
         "107: a commit is reported when a majority has it",
         MAJORITY,
-        "        try:\n            self._make_durable(tail, entries)\n",
-        "        try:\n            pass\n",
+        "            self._make_durable(tail, entries, asked)\n",
+        "            pass\n",
         LOG,
     ),
     Mutation(

@@ -73,9 +73,9 @@ MUTATIONS = (
         "an append is made against whatever there is",
         "the append is a compare-and-append against exactly what was read",
         DELTA,
-        "            appended = append_files(self._storage, table, read_at + 1, [stored], Mark(APP_ID, last))\n",
-        "            newest = self._open().version() + 1\n"
-        "            appended = append_files(self._storage, table, newest, [stored], Mark(APP_ID, last))\n",
+        "                appended = append_files(self._storage, table, read_at + 1, [stored], Mark(APP_ID, last))\n",
+        "                newest = self._open().version() + 1\n"
+        "                appended = append_files(self._storage, table, newest, [stored], Mark(APP_ID, last))\n",
         LOG_TABLES,
     ),
     Mutation(
