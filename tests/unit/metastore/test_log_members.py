@@ -213,6 +213,7 @@ def test_members_have_an_append_on_their_disks_before_the_root_and_take_it_after
 
     log = append(group, entries[:1])
     eventually(lambda: epochs() == [1, 1, 1])
+    eventually(lambda: not any(copying.busy for copying in log._members.values()))  # they clear up behind themselves
     before, whole, seen = files(), log.root.append, []
 
     def appended(given: Sequence[Entry]) -> None:
