@@ -134,8 +134,8 @@ def test_a_table_goes_through_its_life_by_commands(grown: CommandLine) -> None:
     ]
     shown = grown.done("table", "show", "air.t")
     assert [tuple(column.values()) for column in shown["columns"]] == [
-        ("id", "bigint", False, 1, "id", None, None),
-        ("note", "string", True, 2, "note", None, None),
+        ("id", "bigint", False, 1, "id", None, None, [], None),
+        ("note", "string", True, 2, "note", None, None, [], None),
     ]
     assert shown["replicas_by_node"] == {"n1": 4, "n2": 4, "n3": 4}
     assert grown.done("keyspace", "list")[0] | {"epoch": 0} == {
