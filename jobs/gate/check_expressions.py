@@ -50,7 +50,7 @@ class _Operand(NamedTuple):
     number: str | None = None
 
 
-class _CheckReader(_Reader):
+class CheckReader(_Reader):
     """Reads a predicate over the columns of a table, from left to right."""
 
     what = "check"
@@ -189,7 +189,7 @@ class _CheckReader(_Reader):
 
 def read_check(name: str, predicate: str, table: Table) -> RowCheck:
     """A check of the columns that a table has now. Raises InvalidRequest for what is no predicate over them."""
-    reader = _CheckReader(predicate, table)
+    reader = CheckReader(predicate, table)
     try:
         expression = reader.read()
     except RecursionError:

@@ -11,14 +11,11 @@ from collections.abc import Collection, Sequence
 import msgspec
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.metastore.metadata.struct_fields import ArrayOf, Leaf, MapOf, StructOf, Tree, of_type, places, tree_of
-from epochlake.placement.column_ddl import DeltaType, ddl_of, delta_type
+from epochlake.placement.column_ddl import ddl_of, delta_type
 from epochlake.placement.errors import InvalidRequest
 
 VOID = "void"
 """The type of a column that has only nulls."""
-
-_NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
-"""Delta's names of types that Spark calls something else."""
 
 _WIDER = {
     "tinyint": {"smallint", "int", "bigint", "float", "double"},
@@ -117,7 +114,7 @@ def misfit(table: Table, problems: Sequence[str], columns: Sequence[Column] = ()
 def canonical(type_name: str) -> str:
     """One spelling of a type: the short one that Spark shows."""
     try:
-        return _spelled(delta_type(type_name))
+        return ddl_of(delta_type(type_name))
     except InvalidRequest:  # of a type that no table has
         return type_name.lower().replace(" ", "")
 
@@ -161,16 +158,3 @@ def _has_fields(have: Tree, wanted: Tree) -> bool:
 
 def _fits(have: str, wanted: str) -> bool:
     return is_same_type(have, wanted) or have == VOID or wanted in _WIDER.get(have, ())
-
-
-def _spelled(type_: DeltaType) -> str:
-    match type_:
-        case str():
-            return _NAMES.get(type_, type_)
-        case {"type": "array", "elementType": element}:
-            return f"array<{_spelled(element)}>"  # type: ignore[arg-type]
-        case {"type": "map", "keyType": key, "valueType": value}:
-            return f"map<{_spelled(key)},{_spelled(value)}>"  # type: ignore[arg-type]
-        case _:
-            fields = [one["name"] + ":" + _spelled(one["type"]) for one in type_["fields"]]  # type: ignore[attr-defined]
-            return f"struct<{','.join(fields)}>"

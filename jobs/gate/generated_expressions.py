@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
-from epochlake.jobs.gate.check_expressions import _CheckReader
+from epochlake.jobs.gate.check_expressions import CheckReader
 from epochlake.jobs.gate.fitting import canonical
 from epochlake.jobs.replicas.generated_rows import GeneratedValues, RowGeneration, values_of
 from epochlake.metastore.errors import Rejected
@@ -43,13 +43,13 @@ DEEPEST = 32
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 
 
-class _GeneratedReader(_CheckReader):
+class _GeneratedReader(CheckReader):
     """Reads the expression of a generated column."""
 
     what = "expression of a generated column"
     words = _WORD
     known = (
-        f"{_CheckReader.known}, || and concat, substring(TEXT, FROM[, LENGTH]), year, month, day, hour, date, and "
+        f"{CheckReader.known}, || and concat, substring(TEXT, FROM[, LENGTH]), year, month, day, hour, date, and "
         "cast(VALUE as TYPE)"
     )
 
