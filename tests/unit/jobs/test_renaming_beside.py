@@ -205,7 +205,7 @@ def test_the_table_as_it_was_before_the_renaming(table: SmallCluster) -> None:
     assert cluster.at(before).table(OLD).table_id == cluster.catch_up().table(NEW).table_id
     with pytest.raises(Rejected) as refused:
         cluster.at(before).table(NEW)
-    assert (refused.value.code, refused.value.hint) == (Code.UNKNOWN_TABLE, "")
+    assert (refused.value.code, refused.value.hint) == (Code.UNKNOWN_TABLE, f"Did you mean {OLD!r}?")
 
 
 # --- whoever is under way --------------------------------------------------------------------------------------
