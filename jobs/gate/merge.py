@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys, held, source_of
 from epochlake.jobs.gate.arrow_reading import Question, looked_after, question, round_damage
 from epochlake.jobs.gate.arrow_rows import ArrowRows, changes_of, hashes
-from epochlake.jobs.gate.batches import Count
+from epochlake.jobs.gate.batches import Count, count_of
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.merge_clauses import (
     EVERYTHING,
@@ -24,10 +24,10 @@ from epochlake.jobs.gate.merge_clauses import (
     require_fitting_source,
 )
 from epochlake.jobs.gate.merge_journal import MergeCounts
-from epochlake.jobs.gate.merging import Merged, Merging
+from epochlake.jobs.gate.merging import Fixed, Merged, Merging
+from epochlake.jobs.gate.row_digests import DigestedColumn, RowDigest, digested_columns
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.replicas.scanning import scan
-from epochlake.jobs.replicas.staging import wrapped
 from epochlake.jobs.replicas.superseding import comparable
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.consistency import ConsistencyLevel
@@ -117,7 +117,7 @@ class Merge:
             def plan(gate: Gate, table: Table, level: ConsistencyLevel) -> _PlannedMerge:
                 return _PlannedMerge(gate, table, level, source, self._clauses)
 
-            return Merging(gate, table).run("merge", plan, count, consistency, batch)
+            return Merging(gate, table).run("merge", plan, Fixed(count), consistency, batch)
 
         with self._opened() as gate:
             return gate.planning.as_it_is(self._table, partial(merge, gate))
@@ -166,8 +166,13 @@ class NewRows(Protocol):
         """For how many of them a condition is not true."""
         ...
 
-    def counted(self) -> Count:
-        """How many they are, and the sum of their digests."""
+    @property
+    def columns(self) -> tuple[DigestedColumn, ...]:
+        """What they are digested by."""
+        ...
+
+    def counted(self, columns: tuple[DigestedColumn, ...] | None) -> Count:
+        """How many they are, and the sum of their digests; None: as earlier versions have made them."""
         ...
 
     def with_deletes(self, deletes: pa.Table) -> Rows:
@@ -215,7 +220,7 @@ def overwrite_by(
     def plan(gate: Gate, table: Table, level: ConsistencyLevel) -> _PlannedOverwrite:
         return _PlannedOverwrite(gate, table, level, given, where)
 
-    return Merging(gate, table).run("overwrite", plan, given.counted(), consistency, batch)
+    return Merging(gate, table).run("overwrite", plan, given, consistency, batch)
 
 
 def require_overwritable(table: Table) -> None:
@@ -237,8 +242,14 @@ class _InMemory:
     def count_outside(self, where: pc.Expression) -> int:
         return self._rows.num_rows - self._rows.filter(where).num_rows
 
-    def counted(self) -> Count:
-        return _counted(self._rows)
+    @property
+    def columns(self) -> tuple[DigestedColumn, ...]:
+        return digested_columns(self._table)
+
+    def counted(self, columns: tuple[DigestedColumn, ...] | None) -> Count:
+        if columns is None:
+            return _counted(self._rows)
+        return count_of(RowDigest(columns, self._table, self._table).of_arrow(self._rows))
 
     def with_deletes(self, deletes: pa.Table) -> ArrowRows:
         return changes_of(self._rows, deletes, self._table)
@@ -304,7 +315,7 @@ def _counted(source: pa.Table) -> Count:
         digests = hashes(source.select(sorted(source.column_names)))
     except (KeyError, NotImplementedError, TypeError, ValueError):
         return Count(source.num_rows, None)
-    return Count(source.num_rows, wrapped(int(digests.sum(dtype=np.int64))))
+    return count_of(digests)
 
 
 def _values(given: object) -> Mapping[str, object]:
