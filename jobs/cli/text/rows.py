@@ -33,7 +33,7 @@ def loaded(document: Loaded) -> list[RenderableType]:
         parts.append(Text(f"{plural(files, 'file')} in {plural(len(document.parts), 'write')}{told}"))
     parts += [Text(f"{name}: {cast}, which loses nothing") for name, cast in document.casts.items()]
     if document.filled:
-        parts.append(Text(f"null, as the file has no such column: {', '.join(document.filled)}"))
+        parts.append(Text(f"null or the default, as the file has no such column: {', '.join(document.filled)}"))
     parts += [Text(f"{place}: {reason}", style="yellow") for place, reason in document.missing.items()]
     parts += [Text(warning, style="yellow") for warning in document.warnings]
     return parts
