@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys, held, source_of
 from epochlake.jobs.gate.arrow_reading import Question, looked_after, question, round_damage
 from epochlake.jobs.gate.arrow_rows import ArrowRows, changes_of, hashes
+from epochlake.jobs.gate.arrow_types import arrow_type
 from epochlake.jobs.gate.batches import Count, count_of
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.merge_clauses import (
@@ -25,7 +26,15 @@ from epochlake.jobs.gate.merge_clauses import (
 )
 from epochlake.jobs.gate.merge_journal import MergeCounts
 from epochlake.jobs.gate.merging import Fixed, Merged, Merging
-from epochlake.jobs.gate.row_digests import DigestedColumn, RowDigest, digested_columns
+from epochlake.jobs.gate.row_digests import (
+    DigestedColumn,
+    RowDigest,
+    as_then,
+    digested_columns,
+    is_digested,
+    number_of,
+    type_then,
+)
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.replicas.superseding import comparable
@@ -112,18 +121,47 @@ class Merge:
         def merge(gate: Gate, table: Table) -> Merged:
             require_fitting_clauses(self._clauses, table)
             source = require_fitting_source(source_of(rows, table), table)
-            count = Count(source.num_rows, None) if batch is None else _counted(source)
+            given = Fixed(Count(source.num_rows, None)) if batch is None else _Given(source, table)
 
             def plan(gate: Gate, table: Table, level: ConsistencyLevel) -> _PlannedMerge:
                 return _PlannedMerge(gate, table, level, source, self._clauses)
 
-            return Merging(gate, table).run("merge", plan, Fixed(count), consistency, batch)
+            return Merging(gate, table).run("merge", plan, given, consistency, batch)
 
         with self._opened() as gate:
             return gate.planning.as_it_is(self._table, partial(merge, gate))
 
     def _with(self, clause: Clause) -> Merge:
         return Merge(self._opened, self._table, self._source, (*self._clauses, clause), self._around)
+
+
+class _Given:
+    """The source of a named merge. Values of Python have the types of the table, and others when these are widened."""
+
+    def __init__(self, source: pa.Table, table: Table) -> None:
+        self._source = source
+        self._typed = {
+            number_of(column): column
+            for column in table.numbered
+            if is_digested(column)
+            and column.name in source.column_names
+            and source.schema.field(column.name).type == arrow_type(column.type)
+        }
+
+    @property
+    def columns(self) -> tuple[DigestedColumn, ...]:
+        return tuple(DigestedColumn(number, type_then(column)) for number, column in self._typed.items())
+
+    def counted(self, columns: tuple[DigestedColumn, ...] | None) -> Count:
+        """How many rows, and the sum of their digests: values that fit the types of then have these."""
+        source = self._source
+        for one in columns or ():
+            column = self._typed.get(one.number)
+            if column is not None and type_then(column) != one.type:
+                narrow, same = as_then(source.column(column.name), column, one)
+                if same.all():
+                    source = source.set_column(source.column_names.index(column.name), column.name, narrow)
+        return _counted(source)
 
 
 class _PlannedMerge:

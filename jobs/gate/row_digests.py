@@ -86,7 +86,7 @@ class RowDigest(msgspec.Struct, frozen=True):
             if column is None:
                 then.append(pc.if_else(pa.array(bare), None, filled(self._missing(one), count)))
                 continue
-            values, same = _as_then(rows.column(column.name), column, one)
+            values, same = as_then(rows.column(column.name), column, one)
             then.append(values)
             fits &= same
         for column in self._added:
@@ -120,7 +120,7 @@ class RowDigest(msgspec.Struct, frozen=True):
                 )
                 continue
             values = F.col(f"`{column.name}`")
-            if _type_of(column) != one.type:
+            if type_then(column) != one.type:
                 tree = tree_of(column)
                 wanted = _then(tree, of_type(delta_type(one.type)))
                 narrow = in_order(values, tree, wanted).try_cast(ddl_of(type_of(wanted)))
@@ -158,7 +158,7 @@ class RowDigest(msgspec.Struct, frozen=True):
 def digested_columns(table: Table) -> tuple[DigestedColumn, ...]:
     """The columns that a batch is digested by which is decided now."""
     return tuple(
-        DigestedColumn(number_of(column), _type_of(column)) for column in table.numbered if is_digested(column)
+        DigestedColumn(number_of(column), type_then(column)) for column in table.numbered if is_digested(column)
     )
 
 
@@ -188,14 +188,15 @@ def number_of(column: Column) -> int:
     return column.column_id
 
 
-def _type_of(column: Column) -> str:
+def type_then(column: Column) -> str:
+    """The type by which a column is digested from now on."""
     return ddl_of(stored_type(column))
 
 
-def _as_then(values: pa.ChunkedArray, column: Column, one: DigestedColumn) -> tuple[pa.ChunkedArray, NDArray[np.bool_]]:
+def as_then(values: pa.ChunkedArray, column: Column, one: DigestedColumn) -> tuple[pa.ChunkedArray, NDArray[np.bool_]]:
     """Values in the type that a column had then, and which of them are the same in it."""
     every = np.ones(len(values), dtype=bool)
-    if _type_of(column) == one.type:
+    if type_then(column) == one.type:
         return values, every
     tree = tree_of(column)
     try:

@@ -211,10 +211,13 @@ def test_deletes_changes_and_overwrites_are_known_again_as_well(cluster: Cluster
     administration.create_table(cluster, KEYED, COLUMNS, ["id"], tablets=2)
     cluster.write(KEYED, ROWS)
     keys = [{"id": number} for number in range(5)]
+    more = [{"id": 1, "n": 5, "other": 2}, {"id": 2, "n": None, "other": 3}]
+    counted = cluster.merge(KEYED, more).when_matched_update({"n": "target.n + source.n"})
     tries: list[Callable[[], Any]] = [
         lambda: cluster.delete(KEYED, keys, batch="b"),
         lambda: cluster.write(KEYED, ROWS[:9], deletes=[{"id": 39}], batch="c"),
         *([] if earlier else [lambda: cluster.overwrite(KEYED, ROWS[:20], batch="o")]),
+        *([] if earlier else [lambda: counted.execute(batch="m")]),
     ]
     assert not any(one().already for one in tries)
     if earlier:
