@@ -338,8 +338,8 @@ class Transition(msgspec.Struct, frozen=True):
     """A tablet on its way from `replicas` to `new_replicas` (seed 000, "Tablet transitions").
 
     `leaving` is the replica that goes (None when nothing goes), `pending` the one that comes. Where none comes it is
-    one of `replicas` that stay, which all take over what the leaving one has. `session` is the open session of the current
-    stage's side effects, None where the stage has none.
+    one of `replicas` that stay, which all take over what the leaving one has. `session` is the open session of the
+    current stage's side effects, None where the stage has none.
     """
 
     table_id: TableId
