@@ -155,3 +155,36 @@ def test_a_batch_that_comes_again_after_a_change_of_columns_is_the_same_for_spar
             with pytest.raises(Rejected, match="batch-used"):
                 cluster.write(TABLE, one.toArrow(), batch="b")
         assert pipeline.count(TABLE) == 3
+
+
+def test_a_batch_with_structs_that_comes_again_after_a_change_of_fields_is_the_same(
+    cluster: Cluster, spark: SparkSession
+) -> None:
+    schema = "id bigint, at struct<zip:int,city:string>, list array<struct<p:smallint>>"
+    administration.create_table(
+        cluster,
+        "air.homes",
+        [(name, type_, True) for name, type_ in (one.split(" ") for one in schema.split(", "))],
+        ["id"],
+    )
+    given = spark.createDataFrame([(1, (7, "Rome"), [(1,), None]), (2, None, None), (3, (None, None), [])], schema)
+    with cluster.pipeline("test", spark) as pipeline:
+        pipeline.write(given, "air.homes", batch="b")
+        administration.alter_table(
+            cluster,
+            "air.homes",
+            add=parse_added(["at.k int", "list.element.q string"]),
+            widen={"at.zip": "bigint", "list.element.p": "int"},
+            rename={"at.city": "town"},
+            order=["at.k"],
+        )
+        now = "id bigint, at struct<k:int,zip:bigint,town:string>, list array<struct<p:int,q:string>>"
+        same = [(1, (None, 7, "Rome"), [(1, None), None]), (2, None, None), (3, (None, None, None), [])]
+        assert pipeline.write(spark.createDataFrame(same, now), "air.homes", batch="b").already
+        for first in [
+            (1, (None, 2**40, "Rome"), same[0][2]),
+            (1, (0, 7, "Rome"), same[0][2]),
+            (1, same[0][1], [(1, "q"), None]),
+        ]:
+            with pytest.raises(Rejected, match="batch-used"):
+                pipeline.write(spark.createDataFrame([first, *same[1:]], now), "air.homes", batch="b")
