@@ -122,7 +122,7 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
         playing.unexpected = unexpected
         playing.at_peace += [accept] * OPERATORS * is_restored + [heal] * is_damaged
         if scenario.settings.members:
-            members.watch(playing.nemesis)
+            members.watch(playing.nemesis, scenario.faults)
             playing.learned.append(members.require_durable)
             playing.at_peace.append(bring_in_order)
         playing.run()

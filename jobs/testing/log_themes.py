@@ -42,8 +42,8 @@ class LogTheme(NamedTuple):
 
     Log members: `operators` is how many change them; (0, 0): the log has none. `restored` is how likely the root is
     lost then, or comes back as it was, `flipped` how likely a directory that may be lost is. `upkeep_paces` and
-    `chores` are those of operators (member_drawing.py). `wiped`: how many may be lost; more than two are more than a set
-    can lose.
+    `chores` are those of operators (member_drawing.py). `wiped`: how many may be lost; three
+    are more than a set can lose.
     """
 
     tables: float = 0.3
@@ -442,8 +442,8 @@ WIPED_MEMBERS = ROOT_LOST._replace(
     lengths=((0.5, 5.0), (5.0, 15.0)),
     wiped=(3, 5),
 )
-"""More directories are emptied or come back as they were than a set can lose, others are away, and the root is lost: what
-is restored has all that was followed to, or it is refused.
+"""More directories are emptied or come back as they were than a set can lose, others are away, and the root is lost:
+what is restored has all that was followed to, or it is refused.
 """
 
 LOG_THEMES = (

@@ -58,7 +58,7 @@ def scenario_with_members(
 
 
 def _members(chance: random.Random, doomed: Collection[int]) -> tuple[int, ...]:
-    """A set of directories whose majority is left when the doomed ones are gone, if these are as few as a set can lose."""
+    """A set of directories, whose majority is left when the doomed ones are gone if these are as few as it can lose."""
     while True:
         found = chance.sample(range(1, DIRECTORIES + 1), chance.choice(SIZES))
         if len(doomed) > MOST_LOST or len({*found} & {*doomed}) <= (len(found) - 1) // 2:

@@ -8,15 +8,16 @@ epoch is durable.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.testing.disk import MEMBERS, ROOT
 from epochlake.jobs.testing.member_drawing import MOST_LOST
-from epochlake.jobs.testing.nemesis import Nemesis
-from epochlake.jobs.testing.scenario import Operation
+from epochlake.jobs.testing.nemesis import DATA, Nemesis
+from epochlake.jobs.testing.power import is_below
+from epochlake.jobs.testing.scenario import Fault, Operation
 from epochlake.jobs.testing.world import DIRECTORIES, World, member
 from epochlake.jobs.upkeep import log_members
 from epochlake.metastore.configuration import EMBEDDED
@@ -48,6 +49,8 @@ class Members:
         """How many exchanges of the root have been answered by a recovery."""
         self._followed: dict[int, str] = {}
         """The state of each epoch that somebody has followed to."""
+        self._may_be_refused = False
+        """Whether more is destroyed than a set of members can lose."""
         self.was_given_up = False
         """Whether what was lost was given up by people, as a recovery was refused."""
         compared = random.Random(repr(("compared", world.seed))).random() < 0.5
@@ -57,9 +60,11 @@ class Members:
         )
         """What recoveries are configured with: of two histories one does without what ZooKeeper knows."""
 
-    def watch(self, nemesis: Nemesis) -> None:
-        """Know what is done to the directories from now on."""
+    def watch(self, nemesis: Nemesis, faults: Iterable[Fault]) -> None:
+        """Know what is done to the directories from now on; of all that is to be done `faults`."""
         self._nemesis = nemesis
+        lost = {fault.place for fault in faults if fault.kind in DATA and is_below(fault.place, MEMBERS)}
+        self._may_be_refused = len(lost) > MOST_LOST
 
     # What operators do
 
@@ -122,7 +127,8 @@ class Members:
     def _require_restored(self, followed: dict[int, str], done: log_members.RootRestored) -> None:
         """What a recovery was content with has whatever somebody had followed to before it began."""
         held = self._held(done.source, done.generation)
-        lost = [epoch for epoch, state in followed.items() if held.get(epoch) != state]
+        # The member may have been emptied since.
+        lost = [epoch for epoch, state in followed.items() if held.get(epoch) != state] if held else []
         if lost:
             self._unexpected.append(
                 f"the root was restored up to epoch {done.epoch} without epochs {sorted(lost)}, which somebody knew"
@@ -132,10 +138,13 @@ class Members:
         """The state of each epoch in the copy of a generation on a member, past the world's troubles; in another copy
         where it has gone on.
         """
-        there = sorted(self._world.disk.names(f"{uri}/generations"))
+        disk, generations = self._world.disk, f"{uri}/generations"
+        there = sorted(disk.names(generations)) if disk.status(generations) is not None else []
         place = f"{uri}/generations/{number:020}/log"
         if f"{number:020}" not in there and there:
             place = f"{uri}/generations/{there[-1]}/log"
+        if disk.status(f"{place}/_delta_log") is None:
+            return {}
         if self._world.folder is None:
             return {entry.epoch: entry.state_id for entry in self._world.logs.entries(place)}
         return {row["epoch"]: row["state_id"] for row in self._world.folder.rows(place)}
@@ -154,6 +163,7 @@ class Members:
             try:
                 world.scheduler.note(f"at peace, recover: {self._recover()}")
                 if log_members.unfinished(world.configuration, storage) is None:
+                    self._without_doubts(storage)
                     return
                 end = chance.choice([log_members.resume, log_members.cancel])
                 ended = self._end(partial(end, world.configuration, storage))
@@ -162,15 +172,10 @@ class Members:
                 said = str(error)
                 world.scheduler.note(f"at peace: {error}")
             world.scheduler.sleep(RETRY_SECONDS)
-        if not self._may_be_refused():
+        if not self._may_be_refused:
             self._unexpected.append(f"the log members do not come in order: {said}")
         self.was_given_up = True
         world.scheduler.note(f"at peace, given up: {self._give_up(storage)}")
-
-    def _may_be_refused(self) -> bool:
-        """Whether more was destroyed than a set of members can lose."""
-        exchanged = self._nemesis.exchanged if self._nemesis is not None else {}
-        return sum(bool(exchanged[member(number)]) for number in range(1, DIRECTORIES + 1)) > MOST_LOST
 
     def _give_up(self, storage: Storage) -> object:
         """Go on without what is lost, as people are told to."""
@@ -260,16 +265,17 @@ class Members:
     # At rest
 
     def _without_doubts(self, storage: Storage) -> log_members.LogMembers:
-        """The members, when those that were emptied or restored from a copy have been made whole, as people are told."""
+        """The members, when those that were emptied or restored from a copy were made whole, as people are told."""
         configuration = self._world.configuration
         now = log_members.describe(configuration, storage)
         if now.unfinished is not None or not any(row.doubt for row in now.members):
             return now
+        self._world.scheduler.note(f"in doubt: {[_name(row.member) for row in now.members if row.doubt]}")
         same = log_members.named(configuration, storage, [row.member for row in now.members])
         try:
             log_members.reconfigure(configuration, storage, same, lambda: "world")
         except StorageUnavailable as error:
-            if not self._may_be_refused():
+            if not self._may_be_refused:
                 self._unexpected.append(f"at rest: {error}")
             log_members.reconfigure(configuration, storage, same, lambda: "world", accept_loss=True)
         return log_members.describe(configuration, storage)

@@ -26,6 +26,9 @@ from epochlake.metastore.storage.storage import Storage
 TRIES = 20
 """How often an append to a copy is tried while others append the same entries to it."""
 
+OVER = ".over"
+"""How the name of a generation ends that is being deleted."""
+
 PART = 1000
 """The most entries of one append to a copy."""
 
@@ -148,8 +151,13 @@ class LogMember:
         for number in self._begun():
             if number < generation.number and self._logs.is_there(self._log_of(number)):
                 # One whose making was cut off holds nothing; who makes it after all looks for the promise afterwards.
-                with suppress(NotInitialised):
-                    self._logs.open(self._log_of(number)).fence()
+                try:
+                    with suppress(NotInitialised):
+                        self._logs.open(self._log_of(number)).fence()
+                except LogUnreadable as error:
+                    raise StorageUnavailable(
+                        f"its copy of generation {number} cannot be fenced: {error.statement}", hint=error.hint
+                    ) from error
 
     def entries(self, number: int) -> list[Entry]:
         """The whole copy of a generation, its chain verified. Raises LogUnreadable, HashMismatch."""
@@ -187,11 +195,16 @@ class LogMember:
         """
         if not self._is_adopted(number):
             return
+        for name in self._storage.list_names(self._generations):
+            if name.endswith(OVER):
+                self._storage.delete_directory(places.join(self._generations, name))
         for begun in [one for one in self._begun() if one < number]:
-            # A copy of which a part is gone is none.
-            self._storage.delete_file(self._adopted_at(begun))
+            # In one step: a log of which a part is gone may have lost its fence, and is none that can be fenced anew.
+            place = places.join(self._generations, f"{begun:020}")
+            self._storage.move_file(place, place + OVER)
+            self._storage.sync_always(directories=[self._generations])
             self._logs.delete(self._log_of(begun))
-            self._storage.delete_directory(places.join(self._generations, f"{begun:020}"))
+            self._storage.delete_directory(place + OVER)
         for promise in [one for one in self.promises() if one.number < number]:
             seats.take_back(self._storage, self.uri, promise)
             generations.delete(self._storage, self._promises, promise.number)

@@ -237,10 +237,11 @@ class MemberMover:
 
         `uris`: every member that is left. What is restored is the longest copy of the newest generation that any has
         adopted: whatever was acknowledged is in it, as a majority of each generation that could acknowledge is asked.
-        `members`: the new ones; none: `uris`. `require`: refuses an end of the log at which others
-        know of more. Raises StorageUnavailable when they are too few, InvalidRequest when the log that lies at the root is not the beginning
-        of what is restored. Until its members are asked nothing is written, and until the end nobody takes the root for
-        whole; killed at any point it is to be repeated.
+        `members`: the new ones; none: `uris`. `require`: refuses an end of the log after which others know of more.
+
+        Until its members are asked nothing is written, and until the end nobody takes the root for whole; killed at any
+        point it is to be repeated. Raises StorageUnavailable when they are too few, InvalidRequest when the log that
+        lies at the root is not the beginning of what is restored.
         """
         old = generations.members_of(uris)
         chosen = tuple(members)

@@ -19,8 +19,8 @@ DIRECTORY = "seats"
 """Below a member: its seats."""
 
 TOLERANCE_MS = 3_000
-"""How far the time of a file may be from what was found when it was made: the last change of a name may not have reached
-the disk before the power went, and file systems round.
+"""How far the time of a file may be from that at which it was made: file systems round, and its last change may not
+have reached the disk before the power went.
 """
 
 _WHOLE = ".whole"

@@ -713,6 +713,48 @@ def test_a_member_that_was_away_as_a_generation_began_keeps_its_copy_of_before(t
         assert [int(path.name) for path in Path(group.members[number], "generations").iterdir()] == [newest]
 
 
+def test_a_deletion_of_what_is_over_that_was_killed_stands_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group(tmp_path, 3, delta=True)
+    group.reconfigure(0, 1, 2)
+    entries = chain(3)
+    append(group, entries[:2])
+    with monkeypatch.context() as patched:
+
+        def killed(storage: Storage, uri: str) -> None:
+            if uri.startswith(group.members[1]) and uri.endswith(".over"):
+                first = min(path for path in Path(uri).rglob("*.json") if path.is_file())
+                first.unlink()
+                raise StorageUnavailable("the process was killed")
+
+        patched.setattr(Storage, "delete_directory", killed)
+        group.reconfigure(0, 1, 2)
+    assert group.reconfigure(0, 1, 2).number == 3
+    append(group, entries[2:])
+    shutil.move(group.members[0], tmp_path / "away")
+    group.lose_root()
+    assert group.recover(1, 2) == 3
+    assert [path.name for path in Path(group.members[1], "generations").iterdir()] == [f"{4:020}"]
+
+
+def test_a_copy_that_cannot_be_fenced_is_that_of_a_member_that_does_not_answer(tmp_path: Path) -> None:
+    group = Group(tmp_path, 4, delta=True)
+    group.reconfigure(0, 1, 2)
+    entries = chain(3)
+    for entry in entries:
+        append(group, [entry])
+    eventually(lambda: all(state.epoch == 3 for state in group.mover().describe()[1]))
+    for path in Path(group.members[1], "generations").rglob(f"{2:020}.json"):
+        path.unlink()
+    shutil.move(group.members[2], tmp_path / "away")
+    with pytest.raises(StorageUnavailable, match=r"too few members of generation 1 .*its copy .* cannot be fenced"):
+        group.reconfigure(0, 1, 3)
+    shutil.move(tmp_path / "away", group.members[2])
+    assert group.reconfigure(0, 2, 3).number == 3
+    assert group.open().read(0) == entries
+
+
 class Killed(BaseException):
     """The process ends here."""
 
