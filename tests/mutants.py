@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.member_mutants import MEMBER_MUTANTS
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("placement", "metastore", "jobs")
 FOLDERS = ("epochlake", *PACKAGES, "tests", "benchmarks", "docs", "conf", "notebooks")
@@ -36,7 +38,7 @@ class Mutant(NamedTuple):
 
 COMMITTER = ("tests/unit/metastore/test_committer_truth.py", "tests/unit/metastore/test_committer_interleavings.py")
 PAST = "jobs/gate/past_reading.py"
-LOG_MEMBERS = ("tests/unit/metastore/test_log_members.py",)
+LOG_MEMBERS = ("tests/unit/metastore/test_member_seats.py",)
 CHECKS = ("tests/unit/jobs/test_checks.py",)
 GENERATED = ("tests/unit/jobs/test_generated_columns.py",)
 TTL = "tests/unit/jobs/test_time_to_live.py"
@@ -44,76 +46,7 @@ STRUCTS = ("tests/unit/jobs/test_altered_structs.py",)
 PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
 
 MUTANTS = (
-    Mutant(
-        "a blank disk counts as the log member that it stands in for",
-        "metastore/log/moving_members.py",
-        "                if doubt := self._member(uri).doubt(one):\n",
-        "                if doubt := '':\n",
-        LOG_MEMBERS,
-    ),
-    Mutant(
-        "a log member that was restored from a copy counts when the root is lost",
-        "metastore/log/seats.py",
-        "    if abs(changed - seat.changed_ms) > TOLERANCE_MS:\n",
-        "    if False:\n",
-        LOG_MEMBERS,
-    ),
-    Mutant(
-        "a log member of which a part is gone counts",
-        "metastore/log/seats.py",
-        "    if (held.adopted and not held.promised) or (not held.adopted and storage.exists(place + _WHOLE)):\n",
-        "    if False:\n",
-        LOG_MEMBERS,
-    ),
-    Mutant(
-        "a log member of an earlier release counts whatever it holds",
-        "metastore/log/seats.py",
-        "        if held.promised or held.adopted:\n",
-        "        if True:\n",
-        LOG_MEMBERS,
-    ),
-    Mutant(
-        "a change of log members is refused when some have promised it",
-        "metastore/log/moving_members.py",
-        "        self._longest(looked, known[0].cluster_id, require)\n",
-        "",
-        LOG_MEMBERS,
-    ),
-    Mutant(
-        "the generation of log members that was adopted is not asked for its majority",
-        "metastore/log/moving_members.py",
-        "        newest = theirs or {one for one in asked.relevant if one.number == adopted}\n",
-        "        newest = set[Generation]()\n",
-        LOG_MEMBERS,
-    ),
-    Mutant(
-        "a root is restored from log members without saying so",
-        "metastore/log/moving_members.py",
-        "        generations.begin_restoring(self._storage, self._register, generation)\n",
-        "",
-        LOG_MEMBERS,
-    ),
-    Mutant(
-        "a process that reports without log members does not look for them again",
-        "metastore/log/no_members.py",
-        "        self.require_none()\n        self.root.append(entries)\n",
-        "        self.root.append(entries)\n",
-        LOG_MEMBERS,
-    ),
-    Mutant(
-        "the first log members are named without a fence",
-        "metastore/log/moving_members.py",
-        "        root.fence()\n",
-        "",
-        LOG_MEMBERS,
-    ),
-    Mutant(
-        "copies of generations that are over stay on log members",
-        "metastore/log/moving_members.py",
-        "        self._clear_up(generation)\n        return generation\n",
-        "        return generation\n",
-        LOG_MEMBERS,
-    ),
+    *(Mutant(*one, LOG_MEMBERS) for one in MEMBER_MUTANTS),
     Mutant(
         "log members take what the root does not have yet",
         "metastore/log/asked_members.py",
