@@ -65,7 +65,7 @@ def size(count: int | None) -> str | None:
     if count is None:
         return None
     value, unit = float(count), 0
-    while value >= 1000 and unit < len(_UNITS) - 1:
+    while value >= (1000 if unit == 0 else 999.5) and unit < len(_UNITS) - 1:  # 999.6 would be 1e+03
         value, unit = value / 1000, unit + 1
     return f"{count} B" if unit == 0 else f"{value:.3g} {_UNITS[unit]}"
 

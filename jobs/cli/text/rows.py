@@ -35,7 +35,8 @@ def loaded(document: Loaded) -> list[RenderableType]:
     if empty := [name for name in document.filled if name not in document.defaults]:
         parts.append(Text(f"null, as the file has no such column: {', '.join(empty)}"))
     parts += [
-        Text(f"{name}: {text}, its default, as the file has no such column") for name, text in document.defaults.items()
+        Text(f"{name}: its default, {text!r}, as the file has no such column")
+        for name, text in document.defaults.items()
     ]
     parts += [Text(f"{place}: {reason}", style="yellow") for place, reason in document.missing.items()]
     parts += [Text(warning, style="yellow") for warning in document.warnings]
