@@ -30,8 +30,8 @@ MUTATIONS = (
         "a tablet goes on without a barrier",
         "003: a step is followed when no quorum of before is free of a fence",
         TABLETS,
-        "                return [one for one in prepared if self._acknowledged(metadata, one)]\n",
-        "                return [one for one in prepared if self._acknowledged(metadata, one) or True]\n",
+        "if self._is_prepared(one) and self._acknowledged(metadata, one)]\n",
+        "if self._is_prepared(one)]\n",
         ROWS,
     ),
     Mutation(
@@ -62,8 +62,8 @@ MUTATIONS = (
         "the pending replica need not be fenced",
         "003: sessions are opened and closed at the pending replica, so it is among the fenced ones",
         TABLETS,
-        "        return barrier_of(transition, required=[transition.pending] if going_on else [])\n",
-        "        return barrier_of(transition)\n",
+        "    return barrier_of(transition, required=receiving(metadata, transition) if going_on else [])\n",
+        "    return barrier_of(transition)\n",
         ROWS,
     ),
     Mutation(
