@@ -71,11 +71,13 @@ def _forget_threads() -> None:
 
 
 @atexit.register
-def _let_end() -> None:
-    deadline = time.monotonic() + END_SECONDS
+def wait_until_idle(seconds: float = END_SECONDS) -> bool:
+    """Wait for the tasks that are under way, but not longer than so many seconds; whether all have ended."""
+    deadline = time.monotonic() + seconds
     with _ended:
         while _busy and (left := deadline - time.monotonic()) > 0:
             _ended.wait(left)
+        return not _busy
 
 
 if hasattr(os, "register_at_fork"):

@@ -89,8 +89,9 @@ def required(
             here = sum(datacenter_of(replica) == local for replica in replicas)
             if not here:
                 raise InvalidRequest(
-                    f"LOCAL_QUORUM in datacenter {local!r}: the table has no replica there",
-                    hint="Name a datacenter of its keyspace's replication, or ask another level",
+                    f"LOCAL_QUORUM in datacenter {local!r}: the table has no replica there, or not all of it has one",
+                    hint="Name a datacenter of its keyspace's replication, ask another level, or wait where the "
+                    "replication is being altered",
                 )
             return {local: majority(here)}
 

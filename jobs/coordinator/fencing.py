@@ -202,7 +202,8 @@ def sessions_by_replica(metadata: ClusterMetadata) -> dict[ReplicaKey, frozenset
     found: dict[ReplicaKey, set[str]] = defaultdict(set)
     for transition in metadata.tablets.transitions.values():
         if transition.session is not None:
-            found[(transition.table_id, transition.pending)].add(transition.session)
+            for volume in transition.receiving:
+                found[(transition.table_id, volume)].add(transition.session)
     for running in metadata.rings.running.values():
         if running.session is not None:
             for replica in change_of(metadata, metadata.rings.operations[running.operation_id]).gaining:

@@ -1,27 +1,43 @@
 """Changes of a table for Spark: as a stream whose offsets are positions, and as a batch between two positions.
 
 A micro-batch is what the index has between two positions, whoever reads it how often, so a sink that knows a
-micro-batch again has each change once. Tasks read the index and its files below the root, and ask no replica.
+micro-batch again has each change once. Tasks read the index and its files below the root, and ask no replica. Where the
+row before each change is asked for, a task has the changes of a part of the tokens: it has to know what came before for
+these keys only, and reads from the table what is older than all that is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
+from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.datasource.errors import as_spark_says
 from epochlake.jobs.datasource.given_schema import Given
 from epochlake.jobs.datasource.options import ReadOptions
 from epochlake.jobs.gate.arrow_reading import question
+from epochlake.jobs.gate.change_before import BEFORE, RowsBefore, require_replaced_rows, with_before, with_keys
 from epochlake.jobs.gate.change_streaming import OpenStream, open_stream, require_same, written_at
+from epochlake.jobs.gate.moments import moment_of
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_readers import Reader, Readers
-from epochlake.jobs.replicas.change_reading import CHANGE, LATE, POSITION, Wanted, changes_of, gone
+from epochlake.jobs.replicas.change_reading import (
+    CHANGE,
+    CHANGE_SCHEMA,
+    LATE,
+    POSITION,
+    Wanted,
+    changes_of,
+    gone,
+)
 from epochlake.jobs.replicas.schema import WRITTEN_AT
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, Interval
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
@@ -41,17 +57,33 @@ CHANGE_TYPE = StructType(
 TASK_ROWS = 1 << 18
 """A task has the writes of about so many rows, or one write."""
 
+MOST_PARTS = 32
+"""In so many parts of the tokens at most the changes are read where the rows before them are told: each task reads all
+files of the index that have some of its tokens.
+"""
+
 
 class WritesOf(InputPartition):
-    """The changes after a position, up to another one, and where they are."""
+    """The changes after a position, up to another one, and where they are. `columns`: with the rows before them, and
+    these columns of both.
+    """
 
-    def __init__(self, storage: Storage, uri: str, wanted: Wanted, after: int, up_to: int) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        uri: str,
+        wanted: Wanted,
+        after: int,
+        up_to: int,
+        columns: Sequence[str] | None = None,
+    ) -> None:
         super().__init__(None)
         self.storage = storage
         self.uri = uri
         self.wanted = wanted
         self.after = after
         self.up_to = up_to
+        self.columns = columns
 
 
 class _Changes:
@@ -60,11 +92,11 @@ class _Changes:
     def __init__(self, options: ReadOptions, given: Given) -> None:
         self._options = options
         self._given = given
-        self._names = [name for name in given.schema.names if name not in CHANGE_TYPE.names]
-        told = [name for name in given.schema.names if name in CHANGE_TYPE.names]
-        if told != CHANGE_TYPE.names or given.schema.names[-len(told) :] != told:
+        ends = [*CHANGE_TYPE.names, *([BEFORE] if options.before else [])]
+        self._names = [name for name in given.schema.names if name not in ends]
+        if given.schema.names != [*self._names, *ends]:
             raise InvalidRequest(
-                f"changes of {options.table} end with the columns {', '.join(CHANGE_TYPE.names)}",
+                f"changes of {options.table} end with the columns {', '.join(ends)}",
                 hint="Leave .schema(…) out: the table says its own; cast after loading",
             )
 
@@ -75,6 +107,8 @@ class _Changes:
             raise ChangesGone(f"the changes end before position {up_to}", stream.index.tail().position)
         for column in stream.table.columns:
             self._given.require_type(stream.table.full_name, column.name, column.type)
+        if self._options.before:
+            return self._tasks_by_token(storage, stream, after, up_to)
         wanted = Wanted(stream.table, question(stream.table, self._names).asked.schema)
         tasks: list[InputPartition] = []
         begins, rows = after, 0
@@ -87,15 +121,57 @@ class _Changes:
             tasks.append(WritesOf(storage, stream.index.uri, wanted, begins, up_to))
         return tasks
 
+    def _tasks_by_token(self, storage: Storage, stream: OpenStream, after: int, up_to: int) -> list[InputPartition]:
+        """A task for each part of the tokens: what it has to remember grows with all that is kept."""
+        require_replaced_rows(stream.table)
+        if not any(True for _ in stream.index.entries(after, up_to)):
+            return []
+        schema = question(stream.table, with_keys(stream.table, self._names)).asked.schema
+        rows = sum(entry.rows for entry in stream.index.entries(stream.index.floor(), up_to))
+        return [
+            WritesOf(storage, stream.index.uri, Wanted(stream.table, schema, [part]), after, up_to, columns=self._names)
+            for part in parts_of_the_tokens(min(-(-rows // TASK_ROWS), MOST_PARTS))
+        ]
 
-def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    if type(partition) is InputPartition and partition.value is None:
-        return  # Spark's way to say that there were no tasks
-    assert isinstance(partition, WritesOf)
-    with as_spark_says():
-        index = ChangeIndex(partition.storage, partition.uri)
+    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changes of a task, in their order."""
+        if type(partition) is InputPartition and partition.value is None:
+            return  # Spark's way to say that there were no tasks
+        assert isinstance(partition, WritesOf)
+        with as_spark_says(), ExitStack() as opened:
+            index = ChangeIndex(partition.storage, partition.uri)
+            if partition.columns is None:
+                for entry in index.entries(partition.after, partition.up_to):
+                    yield from changes_of(partition.storage, index, entry, partition.wanted)
+            else:
+                yield from self._with_rows_before(index, partition, partition.columns, opened)
+
+    def _with_rows_before(
+        self, index: ChangeIndex, partition: WritesOf, columns: Sequence[str], opened: ExitStack
+    ) -> Iterator[pa.RecordBatch]:
+        wanted = partition.wanted
+
+        @cache
+        def cluster() -> Cluster:
+            # Most tasks need none: the rows before are among the changes.
+            return opened.enter_context(self._options.open())
+
+        def as_of(names: Sequence[str], keys: pa.Table, time: int) -> pa.Table:
+            return cluster().scan(wanted.table.full_name, columns=names, keys=keys, as_of=moment_of(time)).read_all()
+
+        before = RowsBefore(partition.storage, index, wanted.table, columns, as_of, wanted.within)
+        told = [wanted.schema.field(name) for name in columns]
+        schema = pa.schema([*told, *CHANGE_SCHEMA, pa.field(BEFORE, before.type)])
         for entry in index.entries(partition.after, partition.up_to):
-            yield from changes_of(partition.storage, index, entry, partition.wanted)
+            for batch in changes_of(partition.storage, index, entry, wanted):
+                if batch.num_rows:
+                    yield with_before(batch, before.of(entry, batch), schema)
+
+
+def parts_of_the_tokens(count: int) -> list[Interval]:
+    """All tokens, in so many intervals of about the same size, ascending."""
+    begins = [MIN_TOKEN + (MAX_TOKEN - MIN_TOKEN + 1) * number // count for number in range(count)]
+    return [(low, high - 1) for low, high in zip(begins, [*begins[1:], MAX_TOKEN + 1], strict=True)]
 
 
 class ChangeReader(_Changes, DataSourceReader):
@@ -117,7 +193,7 @@ class ChangeReader(_Changes, DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of a task, in their order."""
-        yield from _read(partition)
+        yield from self._read(partition)
 
 
 class ChangeStreamReader(_Changes, DataSourceStreamReader):
@@ -159,7 +235,7 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of a task, in their order."""
-        yield from _read(partition)
+        yield from self._read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Tell how far the reader that the option `reader` names has come: what it has not read is kept for it."""

@@ -14,7 +14,7 @@ from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest, words_of
 from epochlake.placement.near_names import nearest
 
-OF_CHANGES = ("after", "upTo", "reader")
+OF_CHANGES = ("after", "upTo", "reader", "before")
 """Options of a read whose option `changes` is true."""
 
 READ = (
@@ -66,6 +66,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     after: int | None = None
     up_to: int | None = None
     reader: str | None = None
+    before: bool = False
 
     @property
     def metadata_table(self) -> str | None:
@@ -187,6 +188,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         _position("after", options.get("after")),
         _position("upTo", options.get("upto")),
         options.get("reader"),
+        _is_true("before", options.get("before", "false")),
     )
     if read.as_of is not None:
         micros_of(read.as_of)

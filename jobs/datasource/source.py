@@ -14,6 +14,7 @@ from epochlake.jobs.datasource.options import ReadOptions, read_options, write_o
 from epochlake.jobs.datasource.table_reading import TableReader, asked_of
 from epochlake.jobs.datasource.table_writing import OverwritingWriter, StreamWriter, TableWriter
 from epochlake.jobs.gate.arrow_reading import Question
+from epochlake.jobs.gate.change_before import BEFORE, require_replaced_rows
 from epochlake.jobs.replicas.schema import spark_ddl
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.consistency import ConsistencyLevel, require_local
@@ -26,7 +27,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 FORMAT = "epochlake"
 
@@ -63,7 +64,9 @@ class EpochlakeDataSource(DataSource):
             table, of = self._question()
             declared = {column.name: column for column in table.columns}
             ddl = spark_ddl([declared[name] for name in of.asked.schema.names])
-            return f"{ddl}, {CHANGE_DDL}" if self._read.changes else ddl
+            if not self._read.changes:
+                return ddl
+            return f"{ddl}, {CHANGE_DDL}, `{BEFORE}` struct<{ddl}>" if self._read.before else f"{ddl}, {CHANGE_DDL}"
 
     def struct(self) -> StructType:
         """The same as a type: Spark's own parser of DDL is in the JVM."""
@@ -71,7 +74,10 @@ class EpochlakeDataSource(DataSource):
             if self._read.metadata_table is not None:
                 return self._metadata_schema()
             asked = schema_of(self._question()[1].asked.schema)
-            return StructType([*asked.fields, *CHANGE_TYPE.fields]) if self._read.changes else asked
+            if not self._read.changes:
+                return asked
+            before = [StructField(BEFORE, asked)] if self._read.before else []
+            return StructType([*asked.fields, *CHANGE_TYPE.fields, *before])
 
     def _metadata_schema(self) -> StructType:
         self._told = True
@@ -84,6 +90,8 @@ class EpochlakeDataSource(DataSource):
         with self._read.open() as cluster:
             metadata = cluster.catch_up()
         table = metadata.table(self._read.table)
+        if self._read.before:
+            require_replaced_rows(table)
         metadata.require_datacenter(self._read.datacenter)
         if self._read.consistency is not None:
             require_local(ConsistencyLevel.parse(self._read.consistency), self._read.datacenter)

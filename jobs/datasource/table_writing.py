@@ -90,7 +90,7 @@ class _Writing:
             forget_spills(self._storage, place)
 
     def _write(self, gate: Gate, table: Table, spills: list[Spill], batch: str | None) -> None:
-        rows = SpilledRows(self._storage, spills, table)
+        rows = SpilledRows(self._storage, spills)
         gate.write(rows, table, self._options.consistency, batch, deleted=self._options.deletes)
 
     def _same_table(self, gate: Gate, made_for: Table) -> Table:

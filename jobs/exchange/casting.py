@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
-from epochlake.jobs.gate.fitting import canonical, misfit, unknown_columns
+from epochlake.jobs.gate.fitting import canonical, misfit, unknown_columns, what_became
 from epochlake.jobs.replicas.file_columns import filled as missing_values
 from epochlake.metastore.metadata.model import Column, Table
 
@@ -43,7 +43,8 @@ def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = F
     wanted = [column for column in table.columns if not keys_only or column.name in table.primary_key]
     names = rows.column_names
     problems = [f"it has {name} twice" for name in sorted({name for name in names if names.count(name) > 1})]
-    problems += [] if keys_only else unknown_columns(table.columns, names)
+    unknown = [] if keys_only else unknown_columns(table.columns, names)
+    problems += [*unknown, *what_became(table, names)] if unknown else []
     casts: dict[str, str] = {}
     filled: list[str] = []
     columns: dict[str, pa.ChunkedArray] = {}

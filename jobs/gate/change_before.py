@@ -26,6 +26,7 @@ from epochlake.jobs.replicas.schema import WRITTEN_AT
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.tokens import Interval
 from numpy.typing import NDArray
 
 BEFORE = "_before"
@@ -39,15 +40,20 @@ AsOf = Callable[[Sequence[str], pa.Table, int], pa.Table]
 class RowsBefore:
     """The rows before the changes of one reader, who asks for them entry by entry, in order.
 
-    `columns`: those of the row that are told. Raises InvalidRequest for a table that is append-only.
+    `columns`: those of the row that are told. `within`: he asks of changes with these tokens only, and nothing else is
+    remembered. Raises InvalidRequest for a table that is append-only.
     """
 
-    def __init__(self, storage: Storage, index: ChangeIndex, table: Table, columns: Sequence[str], as_of: AsOf) -> None:
-        if table.append_only:
-            raise InvalidRequest(
-                f"{table.full_name} is append-only: no change of it takes the place of a row",
-                hint="Leave `before` out",
-            )
+    def __init__(
+        self,
+        storage: Storage,
+        index: ChangeIndex,
+        table: Table,
+        columns: Sequence[str],
+        as_of: AsOf,
+        within: Sequence[Interval] | None = None,
+    ) -> None:
+        require_replaced_rows(table)
         self._storage = storage
         self._index = index
         self._as_of = as_of
@@ -57,8 +63,8 @@ class RowsBefore:
         numbers = {one.column_id for one in table.lifetimes}
         expire = [column.name for column in table.numbered if column.column_id in numbers]
         names = list(dict.fromkeys([*self._columns, *self._key, *expire]))
-        self._rows = Wanted(table, question(table, names).asked.schema)
-        self._keys = Wanted(table, question(table, self._key).asked.schema)
+        self._rows = Wanted(table, question(table, names).asked.schema, within)
+        self._keys = Wanted(table, question(table, self._key).asked.schema, within)
         self._last: dict[Key, int] = {}
         self._learned = 0
         begun = index.begun()
@@ -154,6 +160,19 @@ class RowsBefore:
 
     def _keys_of(self, rows: pa.RecordBatch | pa.Table) -> list[Key]:
         return list(zip(*(rows.column(name).to_pylist() for name in self._key), strict=True))
+
+
+def require_replaced_rows(table: Table) -> None:
+    """Raises InvalidRequest for a table that is append-only: no change has a row before it."""
+    if table.append_only:
+        raise InvalidRequest(
+            f"{table.full_name} is append-only: no change of it takes the place of a row", hint="Leave `before` out"
+        )
+
+
+def with_keys(table: Table, columns: Sequence[str]) -> list[str]:
+    """The columns that changes are read with where the rows before them are told: those, and the key."""
+    return list(dict.fromkeys([*columns, *table.primary_key]))
 
 
 def _place(found: NDArray[np.int64], asked: dict[Key, int], keys: Sequence[Key], rows: int) -> int:

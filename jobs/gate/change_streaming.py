@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_reading import question
-from epochlake.jobs.gate.change_before import BEFORE, AsOf, RowsBefore, with_before
+from epochlake.jobs.gate.change_before import BEFORE, AsOf, RowsBefore, with_before, with_keys
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_readers import Reader, Readers
 from epochlake.jobs.replicas.change_reading import LATE, Wanted, changes_of, gone
@@ -128,8 +128,9 @@ class Changes:
         self._before: RowsBefore | None = None
         if as_of is not None:
             before = self._before = RowsBefore(cluster.storage, self._index, stream.table, asked.names, as_of)
-            with_keys = dict.fromkeys([*asked.names, *stream.table.primary_key])
-            self._wanted = Wanted(stream.table, question(stream.table, list(with_keys)).asked.schema)
+            self._wanted = Wanted(
+                stream.table, question(stream.table, with_keys(stream.table, asked.names)).asked.schema
+            )
             self.schema = self.schema.append(pa.field(BEFORE, before.type))
         self._write_id = written_at(self._index, self.position)
         if reader is not None and (known is None or known.position != self.position):

@@ -32,6 +32,7 @@ KEYSPACE_NAMES = "keyspace-names"
 TIME_TO_LIVE = "time-to-live"
 STRUCT_FIELDS = "struct-fields"
 GENERATED_COLUMNS = "generated-columns"
+TABLET_DATACENTERS = "tablet-datacenters"
 
 FEATURES = (
     Feature(ANNOUNCEMENTS, "agents say in the log which version of the product runs on their node", 7),
@@ -45,6 +46,7 @@ FEATURES = (
     Feature(TIME_TO_LIVE, "rows of tables expire by a column with their time", 7),
     Feature(STRUCT_FIELDS, "fields of structs within columns are altered", 7),
     Feature(GENERATED_COLUMNS, "columns are computed of others of the same row", 7),
+    Feature(TABLET_DATACENTERS, "keyspaces on tablets get and give up datacenters", 7),
 )
 
 SUPPORTED = tuple(feature.name for feature in FEATURES)

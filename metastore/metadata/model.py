@@ -338,8 +338,8 @@ class Transition(msgspec.Struct, frozen=True):
     """A tablet on its way from `replicas` to `new_replicas` (seed 000, "Tablet transitions").
 
     `leaving` is the replica that goes (None when nothing goes), `pending` the one that comes. Where none comes it is
-    one of `replicas` that stays, and takes over what the leaving one has. `session` is the open session of the current
-    stage's side effects, None where the stage has none.
+    one of `replicas` that stay, which all take over what the leaving one has. `session` is the open session of the
+    current stage's side effects, None where the stage has none.
     """
 
     table_id: TableId
@@ -364,6 +364,15 @@ class Transition(msgspec.Struct, frozen=True):
     def comes(self) -> bool:
         """Whether `pending` is a new replica."""
         return self.pending not in self.replicas
+
+    @property
+    def receiving(self) -> tuple[VolumeId, ...]:
+        """The replicas that rows are streamed to: the one that comes or, where none comes, all that stay.
+
+        One of these would not be enough. Replicas that go one after the other, each with a row that one and the same
+        other one has, would leave it on less than a majority of the rest.
+        """
+        return (self.pending,) if self.comes else tuple(dict.fromkeys((self.pending, *self.new_replicas)))
 
 
 class TopologyRequest(msgspec.Struct, frozen=True):

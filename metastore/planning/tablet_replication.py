@@ -91,12 +91,13 @@ class _Places:
         replicas = self._metadata.tablets.maps[table_id].replicas(tablet)
         size = max((self._loads.sizes.get((table_id, tablet, one), 0) for one in replicas), default=0)
         obstacles = [""]
-        wanted = sorted(replication.items())
-        missing = {name: factor - len(self._in(name, replicas)) for name, factor in wanted}
+        held = Counter(self._metadata.directory.datacenter_of(one) for one in replicas)
+        missing = {name: replication.get(name, 0) - held[name] for name in {*replication, *held}}
+        comes = any(lacks > 0 for lacks in missing.values())
         # First what a tablet lacks: then as many as ever hold its rows.
         for name, lacks in sorted(missing.items(), key=lambda item: (-item[1], item[0])):
-            if not lacks:
-                continue
+            if not lacks or (comes and not replication.get(name)):
+                continue  # a datacenter goes when those that stay have all that they are to have
             found = self._target(table_id, name, replicas, size) if lacks > 0 else self._leaving(name, replicas, size)
             if isinstance(found, str):
                 obstacles.append(found)
@@ -147,8 +148,9 @@ class _Places:
     def _leaving(self, datacenter: str, replicas: Sequence[VolumeId], size: int) -> tuple[VolumeId, VolumeId] | str:
         here = self._in(datacenter, replicas)
         lost = self._metadata.directory.lost
-        for volume in here:
-            # With fewer replicas the one that is away would count for more: nothing goes before it is back, or rebuilt.
+        for volume in replicas:
+            # With fewer replicas the one that is away would count for more, and all that stay get the rows of what
+            # goes: nothing goes before it is back, or rebuilt.
             if volume in self._loads.unmeasured or volume in lost:
                 return f"{self._metadata.describe(volume)} does not answer, so no other replica is given up"
         racks = self._racks(here)
@@ -156,6 +158,8 @@ class _Places:
         node_of = self._metadata.directory.node_of_volume
         leaving = max(here, key=lambda one: (one in drained, racks[node_of[one].rack], self._height(one)))
         heirs = [one for one in here if one != leaving and one not in drained]
+        if len(here) == 1:  # the datacenter goes
+            heirs = [one for one in replicas if one != leaving and self._role[self._node_of[one]] != Role.DRAINING]
         if not heirs:
             return f"no replica that stays in {datacenter} could take over the rows of one that goes"
         free = [one for one in heirs if self._room.has(leaving, one, size=size)]

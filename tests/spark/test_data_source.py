@@ -246,6 +246,8 @@ def test_damage_fails_the_read_that_meets_it_and_the_next_one_goes_round_it(lake
         ("system.tablets", {"epoch": "999999"}, "Ask for one from 1 to"),
         ("system.tablets", {"epoch": "9" * 30}, "is no epoch"),
         ("system.tablets", {"consistency": "ONE"}, "is for tables of rows"),
+        (FLIGHTS, {"before": "true"}, "'before' is for changes"),
+        (FLIGHTS, {"changes": "true", "before": "yes"}, "Give true or false"),
     ],
 )
 def test_what_it_cannot_do_it_says_with_a_code_and_a_hint(
@@ -582,6 +584,29 @@ def test_changes_are_a_batch_between_positions_and_a_stream_that_has_each_once(l
     [status] = stream_statuses(lake.cluster, lake.cluster.catch_up())
     # Spark tells a source that a micro-batch is done when it begins the next one.
     assert [(reader.name, reader.behind) for reader in status.readers] == [("spark", 1)]
+
+
+def test_changes_are_read_with_the_rows_before_them_as_a_batch_and_as_a_stream(lake: Lake, tmp_path: Path) -> None:
+    columns = [("id", "int", False), ("gate", "string", True), ("seen", "array<struct<at:timestamp,by:string>>", True)]
+    epochlake.create_table(lake.cluster, "air.moved", columns, ["id"], tablets=2)
+    first = [{"at": datetime(2026, 1, 2, tzinfo=UTC), "by": "Ada"}]
+    lake.cluster.write("air.moved", [{"id": 1, "gate": "A", "seen": first}, {"id": 2, "gate": "B", "seen": None}])
+    epochlake.keep_changes(lake.cluster, "air.moved")
+    lake.cluster.write("air.moved", [{"id": 1, "gate": "C", "seen": None}, {"id": 3, "gate": "D", "seen": []}])
+    lake.cluster.write("air.moved", [{"id": 1, "gate": "E", "seen": None}])
+    lake.cluster.delete("air.moved", [{"id": 2}])
+    asked = {"changes": "true", "before": "true"}
+    between = lake.load("air.moved", **asked).orderBy("_position", "id")
+    stream = lake.spark.readStream.format("epochlake").options(conf=str(lake.conf), **asked).load("air.moved")
+    options = {"path": str(tmp_path / "out"), "checkpointLocation": str(tmp_path / "checkpoint")}
+    query = stream.writeStream.format("parquet").options(**options).trigger(availableNow=True)
+    query.start().awaitTermination()
+    streamed = lake.spark.read.parquet(str(tmp_path / "out")).orderBy("_position", "id")
+    for found in (between.collect(), streamed.collect()):
+        told = [(row["id"], row["gate"], row["_before"] and row["_before"]["gate"]) for row in found]
+        assert told == [(1, "C", "A"), (3, "D", None), (1, "E", "C"), (2, None, "B")]
+        assert found[0]["_before"]["seen"][0]["by"] == "Ada"
+    assert lake.load("air.moved", columns="gate", **asked).schema["_before"].dataType.fieldNames() == ["gate"]
 
 
 def test_a_pipeline_and_the_format_read_rows_as_they_were(lake: Lake) -> None:

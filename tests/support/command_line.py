@@ -9,6 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 from epochlake.jobs.cli.main import main
+from epochlake.metastore import threads
 from epochlake.metastore.log.delta import DeltaLog
 
 from tests.support.storages import STORAGE
@@ -72,6 +73,7 @@ class CommandLine:
     def text(self, *words: str | Path) -> Result:
         self._capsys.readouterr()
         code = main(["--root", str(self.root), *map(str, words)])
+        threads.wait_until_idle()  # as the end of its process would: a log member that is late writes until then
         printed = self._capsys.readouterr()
         return Result(code, printed.out, printed.err)
 

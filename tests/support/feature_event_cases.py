@@ -43,7 +43,7 @@ from epochlake.metastore.metadata.events import (
     StartTransitions,
 )
 from epochlake.metastore.metadata.events.tablets import NewTransition
-from epochlake.metastore.metadata.features import ANNOUNCEMENTS, SUPPORTED
+from epochlake.metastore.metadata.features import ANNOUNCEMENTS, SUPPORTED, TABLET_DATACENTERS
 from epochlake.metastore.metadata.model import Column, NodeState, RequestKind, RequestState, TimeToLive
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY
 from epochlake.placement.tablets.resizing import Resize
@@ -77,6 +77,7 @@ def scenes() -> dict[str, ClusterMetadata]:
     small = small_cluster()
     featured = applied([EnableFeatures(SUPPORTED)], small)
     ring = applied([EnableFeatures(SUPPORTED)], ring_cluster())
+    fewer = EnableFeatures(tuple(name for name in SUPPORTED if name != TABLET_DATACENTERS))
     # Two more, so that no placement comes or goes with a keyspace.
     keyspace_gone = applied(
         [
@@ -96,6 +97,7 @@ def scenes() -> dict[str, ClusterMetadata]:
         "featured, moving": applied([StartTransitions((NewTransition(FLIGHTS, 0, Kind.MIGRATION, 1, 4),))], featured),
         "featured, resting": applied([SetMaintenance(4, on=True)], featured),
         "featured, two datacenters": joined(featured, "m1", datacenter="dc2"),
+        "featured but datacenters": joined(applied([fewer], small), "m1", datacenter="dc2"),
         "featured, one lost": applied(
             [RequestTopology("remove-n2", RequestKind.REMOVE, 2, declares_lost=True)], featured
         ),
@@ -236,6 +238,7 @@ REJECTED: list[tuple[str, object, str]] = [
     ("featured", ChangeReplicas((more(pending=99),)), "unknown-volume"),
     ("featured, resting", ChangeReplicas((more(),)), "in-maintenance"),
     ("featured, two datacenters", ChangeReplicas((more(pending=5),)), "wrong-datacenter"),
+    ("featured, two datacenters", table("more", [[1, 2, 5]]), "invalid-tablets"),
     ("featured", ChangeReplicas((less(leaving=4),)), "not-a-replica"),
     ("featured", ChangeReplicas((less(pending=4),)), "not-a-replica"),
     ("featured", ChangeReplicas((less(pending=1),)), "not-a-replica"),
@@ -271,8 +274,9 @@ REJECTED: list[tuple[str, object, str]] = [
     ("featured, resting", AlterTabletReplication("air", {"dc1": 4}), "replication-too-high"),
     ("featured, one lost", AlterTabletReplication("air", {"dc1": 4}), "replication-too-high"),
     ("featured", AlterTabletReplication("air", {"dc1": 2, "dc9": 1}), "wrong-datacenter"),
-    ("featured, two datacenters", AlterTabletReplication("air", {"dc1": 2, "dc2": 1}), "wrong-datacenter"),
-    ("featured, two datacenters", AlterTabletReplication("air", {"dc2": 1}), "wrong-datacenter"),
+    ("featured, two datacenters", AlterTabletReplication("air", {"dc1": 2, "dc2": 2}), "replication-too-high"),
+    ("featured but datacenters", AlterTabletReplication("air", {"dc1": 2, "dc2": 1}), "feature-not-enabled"),
+    ("featured but datacenters", AlterTabletReplication("air", {"dc2": 1}), "feature-not-enabled"),
     ("featured", AlterTabletReplication("air", {"dc1": 0}), "no-replicas"),
     ("featured, ring", AlterTabletReplication("sky", {"dc1": 2}), "unsupported-placement"),
     ("featured", CreateKeyspace(replace(keyspace("new"), before={"dc1": 1})), "invalid-event"),

@@ -65,7 +65,7 @@ def prepare_pending(
 def way(metadata: ClusterMetadata, transition: Transition) -> tuple[object, ...]:
     """From whom to whom a tablet is streamed; what goes the same way can go together."""
     sources = transition.replicas if _is_rebuilt(metadata, transition) else (transition.leaving,)
-    return (transition.table_id, transition.pending, transition.kind, transition.epoch, *sources)
+    return (transition.table_id, transition.receiving, transition.kind, transition.epoch, *sources)
 
 
 def stream(
@@ -76,28 +76,37 @@ def stream(
     ledger: Ledger,
     receipts: Receipts | None = None,
 ) -> int:
-    """Bring the files of tablets that go the same way to their pending replica, in one commit; the bytes copied.
+    """Bring the files of tablets that go the same way to the replicas that receive them; the bytes copied.
 
-    The commit is under the session of each of them: where one is not open any more, nothing lands. Where the tablets
-    are neighbours, what they share in a file comes in one piece.
+    One commit for each of these, under the session of each tablet: where one is not open any more, nothing lands. Where
+    the tablets are neighbours, what they share in a file comes in one piece.
     """
     transition = transitions[0]
     sessions = [one.session for one in transitions if one.session is not None]
     assert len(sessions) == len(transitions)
-    target = open_replica(storage, metadata, transition.table_id, transition.pending)
     ranges = merged(tokens_of(metadata, one) for one in transitions)
-    copies = copies_for(ledger, _sources(storage, metadata, transition, receipts), target, *ranges)
     if transition.kind is Kind.INTRANODE_MIGRATION:
         copier = Copier(how=link_data_file)
-    copied = copier.copy(copies)
-    if copied.failed:
-        # What has arrived stays in the directory and need not be copied again; none of it is committed by itself.
-        first = next(iter(copied.failed.values()))
-        raise SideEffectFailed(f"{len(copied.failed)} of {len(copies)} files could not be copied, for one: {first}")
-    # A later try of the session brings what has come to the sources since.
-    place = (transition.table_id, transition.pending)
-    commit_streamed(storage, ledger, metadata, *place, copied.arrived, sessions, metadata.epoch, receipts)
-    return sum(file.size for file in copied.arrived)
+    streamed = 0
+    for volume in receiving(metadata, transition):
+        sources = _sources(storage, metadata, transition, volume, receipts)
+        target = open_replica(storage, metadata, transition.table_id, volume)
+        copies = copies_for(ledger, sources, target, *ranges)
+        copied = copier.copy(copies)
+        if copied.failed:
+            # What has arrived stays in the directory and need not be copied again; none of it is committed by itself.
+            first = next(iter(copied.failed.values()))
+            raise SideEffectFailed(f"{len(copied.failed)} of {len(copies)} files could not be copied, for one: {first}")
+        # A later try of the session brings what has come to the sources since.
+        place = (transition.table_id, volume)
+        commit_streamed(storage, ledger, metadata, *place, copied.arrived, sessions, metadata.epoch, receipts)
+        streamed += sum(file.size for file in copied.arrived)
+    return streamed
+
+
+def receiving(metadata: ClusterMetadata, transition: Transition) -> list[VolumeId]:
+    """The replicas that a transition streams to, but for those whose storage was declared lost meanwhile."""
+    return [v for v in transition.receiving if v == transition.pending or not is_gone(metadata, v)]
 
 
 def clean_up_leaving(storage: Storage, metadata: ClusterMetadata, transitions: Sequence[Transition]) -> None:
@@ -110,18 +119,19 @@ def clean_up_leaving(storage: Storage, metadata: ClusterMetadata, transitions: S
 def clean_up_target(storage: Storage, metadata: ClusterMetadata, transition: Transition) -> None:
     """Drop the tablet from the replica that it was to come to, and close the session of its streaming there.
 
-    One that only took over rows stays a replica, and keeps them.
+    Those that only took over rows stay replicas, and keep them.
     """
-    place = (transition.table_id, transition.pending)
-    address = replica_address(storage, metadata, *place)
-    if not _should_exist(metadata, *place) and was_never_made(address):
-        return
-    fence = raise_fence(address, metadata.fence, open_sessions=sessions_by_replica(metadata).get(place, frozenset()))
-    if isinstance(fence, Unreachable) and not is_gone(metadata, transition.pending):
-        raise SideEffectFailed(f"{metadata.describe(transition.pending)}: {fence.reason}")
-    if not transition.comes:
-        return  # it was a replica before, and stays: what it got is its own now
-    _drop_unless_gone(storage, metadata, [transition], transition.pending)
+    sessions = sessions_by_replica(metadata)
+    for volume in transition.receiving:
+        place = (transition.table_id, volume)
+        address = replica_address(storage, metadata, *place)
+        if not _should_exist(metadata, *place) and was_never_made(address):
+            continue
+        fence = raise_fence(address, metadata.fence, open_sessions=sessions.get(place, frozenset()))
+        if isinstance(fence, Unreachable) and not is_gone(metadata, volume):
+            raise SideEffectFailed(f"{metadata.describe(volume)}: {fence.reason}")
+        if transition.comes:
+            _drop_unless_gone(storage, metadata, [transition], volume)
 
 
 def tokens_of(metadata: ClusterMetadata, transition: Transition) -> Interval:
@@ -131,7 +141,7 @@ def tokens_of(metadata: ClusterMetadata, transition: Transition) -> Interval:
 
 
 def _sources(
-    storage: Storage, metadata: ClusterMetadata, transition: Transition, receipts: Receipts | None
+    storage: Storage, metadata: ClusterMetadata, transition: Transition, target: VolumeId, receipts: Receipts | None
 ) -> list[ReplicaSnapshot]:
     """Snapshots that together hold every acknowledged write: the leaving replica, or what meets every quorum.
 
@@ -140,7 +150,7 @@ def _sources(
     sources = Sources(storage, metadata, transition.table_id, metadata.fence_at(transition.epoch), receipts)
     leaving = transition.leaving
     if leaving is None or _is_rebuilt(metadata, transition):
-        return sources.quorum(transition.replicas, transition.pending)
+        return sources.quorum(transition.replicas, target)
     return [sources.of(leaving)]
 
 

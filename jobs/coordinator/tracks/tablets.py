@@ -18,6 +18,7 @@ from epochlake.jobs.coordinator.effects.tablets import (
     clean_up_leaving,
     clean_up_target,
     prepare_pending,
+    receiving,
     stream,
     way,
 )
@@ -171,10 +172,7 @@ class TabletTrack:
             case (
                 Stage.ALLOW_WRITE_BOTH_READ_OLD | Stage.WRITE_BOTH_READ_OLD | Stage.WRITE_BOTH_READ_NEW | Stage.USE_NEW
             ):
-                prepared = [
-                    one for one in group if not (stage is Stage.ALLOW_WRITE_BOTH_READ_OLD and self._failures[one.key])
-                ]
-                return [one for one in prepared if self._acknowledged(metadata, one)]
+                return [one for one in group if self._is_prepared(one) and self._acknowledged(metadata, one)]
             case Stage.STREAMING:
                 self._tally.bytes_streamed += stream(
                     cluster.storage, metadata, group, self._copier, cluster.ledger, cluster.receipts
@@ -186,13 +184,18 @@ class TabletTrack:
                     clean_up_target(cluster.storage, metadata, one)
         return group
 
+    def _is_prepared(self, transition: Transition) -> bool:
+        """Whether a replica that comes is there to be fenced; those that only take over rows always are."""
+        begins = transition.stage is Stage.ALLOW_WRITE_BOTH_READ_OLD and transition.comes
+        return not (begins and self._failures[transition.key])
+
     def _acknowledged(self, metadata: ClusterMetadata, transition: Transition) -> bool:
         """Whether the progress barrier of the stage is passed; it relaxes with time, never below what safety needs.
 
-        On the way there the pending replica must be among the fenced ones: it is where closed sessions are closed. By
-        `use_new` they are, and it counts like any other.
+        On the way there the replicas that rows are streamed to must be among the fenced ones: it is where closed
+        sessions are closed. By `use_new` they are, and count like any other.
         """
-        barrier = self._barrier(transition)
+        barrier = _barrier(metadata, transition)
         name = self._name(metadata, transition)
         if self._patience.passed(self._fences, metadata, (transition.key, transition.stage), barrier, name):
             return True
@@ -202,10 +205,6 @@ class TabletTrack:
         else:
             self._fail(metadata, transition, SideEffectFailed(missing))
         return False
-
-    def _barrier(self, transition: Transition) -> Barrier:
-        going_on = transition.error is None and transition.stage is not Stage.USE_NEW
-        return barrier_of(transition, required=[transition.pending] if going_on else [])
 
     def _fenced(self, transition: Transition) -> set[VolumeId]:
         return {volume for _, volume in self._fences.fenced(barrier_of(transition))}
@@ -305,6 +304,11 @@ class TabletTrack:
         if not transition.comes and transition.leaving is not None:
             return f"tablet {transition.tablet} of {table} gives up {metadata.describe(transition.leaving)}"
         return f"tablet {transition.tablet} of {table} to {metadata.describe(transition.pending)}"
+
+
+def _barrier(metadata: ClusterMetadata, transition: Transition) -> Barrier:
+    going_on = transition.error is None and transition.stage is not Stage.USE_NEW
+    return barrier_of(transition, required=receiving(metadata, transition) if going_on else [])
 
 
 def _groups(metadata: ClusterMetadata, transitions: Sequence[Transition]) -> list[list[Transition]]:

@@ -1,8 +1,8 @@
 """Tablets with more or fewer replicas than their keyspace asks for: one replica comes, or one goes.
 
-Both are transitions, with the stages, barriers and way back of a move. What goes is streamed first to one that stays,
-in its datacenter: a write of consistency ONE may be nowhere else. What comes is rebuilt from a quorum of those that are
-there.
+Both are transitions, with the stages, barriers and way back of a move. What goes is streamed first to all that stay: a
+write of consistency ONE may be nowhere else. What comes is rebuilt from a quorum of those that are there. In which
+datacenters a tablet has replicas is for its keyspace to say: single tablets get none elsewhere, and keep one in each.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ChangeReplicas(Event, frozen=True):
 def _check_more(metadata: ClusterMetadata, change: ReplicaChange, name: str, replicas: tuple[VolumeId, ...]) -> None:
     target = require_new_replica(metadata, change.table_id, change.pending, replicas, name)
     require(
-        target.datacenter in _datacenters(metadata, replicas),
+        target.datacenter in _datacenters(metadata, replicas) or _asked_for(metadata, change, target.datacenter),
         Code.WRONG_DATACENTER,
         f"{name} has no replica in datacenter {target.datacenter}: its keyspace asks for none there",
     )
@@ -107,11 +107,20 @@ def _check_less(
         Code.LOST,
         f"{name} cannot hand its rows to volume {change.pending}: its storage is declared lost",
     )
-    require(
-        directory.datacenter_of(change.pending) == directory.datacenter_of(leaving),
-        Code.WRONG_DATACENTER,
-        f"{name} has to keep a replica in datacenter {directory.datacenter_of(leaving)}, which takes over its rows",
-    )
+    here = directory.datacenter_of(leaving)
+    if directory.datacenter_of(change.pending) != here:
+        last = sum(directory.datacenter_of(volume) == here for volume in replicas) == 1
+        require(
+            last and not _asked_for(metadata, change, here),
+            Code.WRONG_DATACENTER,
+            f"{name} has to keep a replica in datacenter {here}, which takes over its rows",
+        )
+
+
+def _asked_for(metadata: ClusterMetadata, change: ReplicaChange, datacenter: str) -> bool:
+    """Whether the keyspace asks for replicas in a datacenter, where a tablet may have none as yet."""
+    keyspace = metadata.schema.keyspaces[metadata.schema.tables[change.table_id].keyspace]
+    return keyspace.replication.get(datacenter, 0) > 0
 
 
 def _datacenters(metadata: ClusterMetadata, volumes: Iterable[VolumeId]) -> set[str]:

@@ -393,6 +393,13 @@ def check_replicas(
     doubled = (owners[:, 1:] == owners[:, :-1]) & (owners[:, 1:] != -1)
     require(not doubled.any(), Code.INVALID_TABLETS, "a tablet has two replicas on one node")
     places = np.where(replicas == NO_REPLICA, -1, datacenter_of[replicas])
+    elsewhere = ((replicas != NO_REPLICA) & (places == -1)).any(axis=1)
+    require(
+        not datacenters or not elsewhere.any(),
+        Code.INVALID_TABLETS,
+        f"{elsewhere.sum()} tablets have replicas in other datacenters than {', '.join(datacenters)}",
+        hint=hint,
+    )
     for index, datacenter in enumerate(datacenters):
         here = (places == index).sum(axis=1)
         wrong = np.flatnonzero(here != keyspace.replication[datacenter])

@@ -13,7 +13,7 @@ from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.events.nodes import nodes_going
 from epochlake.metastore.metadata.events.operators import require_enough_tagged
 from epochlake.metastore.metadata.events.replicas import require_replication
-from epochlake.metastore.metadata.features import REPLICA_COUNTS
+from epochlake.metastore.metadata.features import REPLICA_COUNTS, TABLET_DATACENTERS
 from epochlake.metastore.metadata.model import Keyspace, NodeState
 from epochlake.metastore.metadata.replica_numbers import on_tablets, tablets_left, tablets_of
 from epochlake.placement.rejections import Code
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 
 class AlterTabletReplication(Event, frozen=True):
-    """A keyspace asks for other numbers of replicas, in the datacenters where it has some.
+    """A keyspace asks for other numbers of replicas, and maybe in other datacenters.
 
-    Said again, also back, before all tablets have the last one, the newest holds.
+    A datacenter comes with the first replica of a tablet there, and goes with its last. Said again, also back, before
+    all tablets have the last one, the newest holds.
     """
 
     keyspace: str
@@ -49,23 +50,15 @@ class AlterTabletReplication(Event, frozen=True):
             f"keyspace {self.keyspace!r} cannot have replicas in datacenter {', '.join(strange)}: no node is there",
             hint=f"There are nodes in {', '.join(sorted(known)) or 'none'}",
         )
-        now = _factors(keyspace.replication)
-        others = sorted({*_factors(wanted)} ^ {*now})
-        require(
-            not others,
-            Code.WRONG_DATACENTER,
-            f"keyspace {self.keyspace!r} has replicas in {', '.join(sorted(now))}: of tablets only the numbers can be "
-            f"changed, and {', '.join(others)} would come or go",
-            hint="Give every datacenter that has replicas, and no other",
-        )
-        require(
-            now != _factors(wanted), Code.NOTHING_TO_DO, f"keyspace {self.keyspace!r} asks for that replication already"
-        )
-        for datacenter in sorted(now):
-            if wanted[datacenter] > now[datacenter]:
-                _require_nodes(metadata, self.keyspace, datacenter, wanted[datacenter])
+        now, wanted = _factors(keyspace.replication), _factors(wanted)
+        require(now != wanted, Code.NOTHING_TO_DO, f"keyspace {self.keyspace!r} asks for that replication already")
+        if {*wanted} != {*now}:
+            metadata.require_enabled(TABLET_DATACENTERS)
+        more = [datacenter for datacenter in sorted(wanted) if wanted[datacenter] > now.get(datacenter, 0)]
+        for datacenter in more:
+            _require_nodes(metadata, self.keyspace, datacenter, wanted[datacenter])
         after = _with(metadata, msgspec.structs.replace(keyspace, replication=self.replication))
-        if any(wanted[datacenter] > now[datacenter] for datacenter in now):
+        if more:
             for table_id in tablets_of(metadata, self.keyspace):
                 require_enough_tagged(after, metadata.schema.tables[table_id])
 

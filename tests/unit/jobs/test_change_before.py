@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import deltalake
 import msgspec
+import pyarrow as pa
 import pytest
 from epochlake.jobs.administration.change_streams import keep_changes
+from epochlake.jobs.datasource import change_reading
+from epochlake.jobs.datasource.attaching import _settings_of
+from epochlake.jobs.datasource.source import EpochlakeDataSource
 from epochlake.jobs.gate.change_before import RowsBefore
 from epochlake.jobs.gate.errors import HistoryNotKept
 from epochlake.jobs.gate.gate import Gate
@@ -172,6 +177,22 @@ def test_the_rows_before_are_those_that_somebody_has_who_applies_the_changes(clu
                 aged(cluster, 600.0, 600.0)
     _applied(cluster, position, state)
     assert state == shown(cluster)
+    asked = {"path": FLIGHTS, "settings": _settings_of(cluster.cluster), "changes": "true", "before": "true"}
+    with patch.object(change_reading, "TASK_ROWS", 3):
+        source = EpochlakeDataSource(asked)
+        reader = source.reader(source.struct())
+        tasks = reader.partitions()
+    by_spark = [batch for task in tasks for batch in reader.read(task)]
+    assert _told(by_spark) == _told(cluster.cluster.changes(FLIGHTS, before=True))
+    index = index_of(cluster)
+    kept = sum(entry.rows for entry in index.entries(index.floor(), index.tail().position))
+    assert len(tasks) >= min(2, kept // 3)
+
+
+def _told(batches: Iterable[pa.RecordBatch]) -> list[str]:
+    """The changes of each key in their order, of all keys, as text."""
+    changes = [row for batch in batches for row in batch.to_pylist()]
+    return [str(row) for row in sorted(changes, key=lambda row: (row["id"], row["_position"]))]
 
 
 def _applied(small: SmallCluster, position: int, state: dict[int, str | None]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import epochlake
@@ -11,6 +12,7 @@ from epochlake.jobs.administration import (
     add_replicas,
     change_replication,
     decommission,
+    drop_replicas,
     drop_table,
     restore_table,
     set_maintenance,
@@ -23,7 +25,7 @@ from epochlake.testing import LocalCluster, local_cluster
 
 from tests.support.command_line import CommandLine
 from tests.support.tablets import EVENTS as TABLE
-from tests.support.tablets import ids
+from tests.support.tablets import ids, nodes_of
 
 
 @pytest.fixture
@@ -78,6 +80,47 @@ def test_more_and_fewer_replicas_under_writes_with_another_coordinator_for_each_
         assert_spread(cluster)
         assert ids(cluster, "ALL") == [*range(written)]
     assert verify_quorums(cluster.log()) == (), "some reader may miss some writer between two stages"
+
+
+def test_rows_of_replicas_that_go_one_after_the_other_stay_on_a_majority_of_the_rest(tmp_path: Path) -> None:
+    names = [f"n{number + 1}" for number in range(5)]
+    with local_cluster(tmp_path, nodes=5, replication=5, racks=1) as lake:
+        cluster = lake.cluster
+        epochlake.create_table(cluster, TABLE, [("id", "bigint", False)], ["id"], tablets=1)
+        for number, away in enumerate(combinations(names, 2)):
+            with lake.away(away[0]), lake.away(away[1]):
+                cluster.write(TABLE, [{"id": number}], consistency="QUORUM")
+        change_replication(cluster, "test", {"dc1": 3})
+        lake.coordinate()
+        for name in nodes_of(cluster, 0):
+            with lake.away(name):
+                assert ids(cluster, "QUORUM") == [*range(10)]
+
+
+def test_a_replica_is_given_up_only_where_all_that_stay_have_got_its_rows(lake: LocalCluster) -> None:
+    cluster = lake.cluster
+    change_replication(cluster, "test", {"dc1": 3})
+    lake.coordinate()
+    cluster.write(TABLE, [{"id": number} for number in range(20)], consistency="ALL")
+    epochlake.pause_balancing(cluster, reason="by hand")
+    leaving, heir, third = nodes_of(cluster, 0)
+    drop_replicas(cluster, TABLE, (0,), leaving)
+    metadata = cluster.catch_up()
+    [transition] = metadata.tablets.transitions.values()
+    staying = {metadata.directory.node_of_volume[volume].name for volume in transition.receiving}
+    assert staying == {heir, third}
+    beside = metadata.directory.node_of_volume[transition.receiving[1]].name
+    with lake.away(beside):
+        report = lake.coordinate()
+        assert not report.idle
+        assert any(beside in why for why in report.blocked), report
+        assert len(nodes_of(cluster, 0)) == 3
+    lake.coordinate()
+    assert len(nodes_of(cluster, 0)) == 3  # it was taken back
+    drop_replicas(cluster, TABLE, (0,), leaving)
+    lake.coordinate()
+    assert {*nodes_of(cluster, 0)} == staying
+    assert ids(cluster, "ALL") == [*range(20)]
 
 
 def test_who_changes_his_mind_on_the_way_gets_what_he_said_last(

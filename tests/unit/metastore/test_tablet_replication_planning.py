@@ -7,6 +7,7 @@ from collections import Counter
 
 import msgspec
 import pytest
+from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
     AlterTabletReplication,
@@ -114,6 +115,74 @@ def a_round(metadata: ClusterMetadata, dice: random.Random) -> ClusterMetadata:
     if changes:
         metadata = applied([ChangeReplicas(tuple(changes))], metadata)
     return ended(metadata, dice)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_datacenters_come_before_others_go_and_no_tablet_is_ever_without_a_replica(seed: int) -> None:
+    dice = random.Random(1000 + seed)
+    metadata = cluster(dice, start=dice.randint(1, 3))
+    for number in range(dice.randint(3, 5)):
+        metadata = joined(metadata, f"m{number}", datacenter="dc2", rack=f"r{number % 2}")
+    choices = [{"dc2": 2}, {"dc1": 2, "dc2": 1}, {"dc1": 1}, {"dc1": 3, "dc2": 3}, {"dc1": 0, "dc2": 1}]
+    rounds = 0
+    wanted = metadata.schema.keyspaces["air"].replication
+    for _ in range(dice.randint(1, 3)):
+        wanted = dice.choice([one for one in choices if one != wanted])
+        metadata = applied([AlterTabletReplication("air", wanted)], metadata)
+        for _ in range(dice.randint(0, 8)):
+            metadata, rounds = a_round_elsewhere(metadata, dice), rounds + 1
+    while tablets_left(metadata, "air"):
+        metadata, rounds = a_round_elsewhere(metadata, dice), rounds + 1
+        assert rounds < 400
+    tablet_map = metadata.tablets.maps[FLIGHTS]
+    expected = {name: factor for name, factor in wanted.items() if factor}
+    for tablet in range(tablet_map.count):
+        assert Counter(map(metadata.directory.datacenter_of, tablet_map.replicas(tablet))) == expected
+    metadata = applied([FinishTabletReplication("air")], metadata)
+    assert next_replica_changes(metadata, loads(metadata, dice), LIMITS) == ([], [])
+
+
+def a_round_elsewhere(metadata: ClusterMetadata, dice: random.Random) -> ClusterMetadata:
+    """A round in which a datacenter that goes keeps what it has while a tablet lacks a replica where one stays."""
+    changes, stuck = next_replica_changes(metadata, loads(metadata, dice), LIMITS)
+    assert not stuck
+    asked = metadata.schema.keyspaces["air"].replication
+    datacenter_of = metadata.directory.datacenter_of
+    for change in changes:
+        held = Counter(map(datacenter_of, metadata.tablets.maps[FLIGHTS].replicas(change.tablet)))
+        lacks = any(held[name] < factor for name, factor in asked.items())
+        assert (change.leaving is None) == lacks or asked.get(datacenter_of(change.leaving or 0), 0)
+    if changes:
+        metadata = applied([ChangeReplicas(tuple(changes))], metadata)
+    return ended(metadata, dice)
+
+
+def test_single_tablets_get_replicas_in_no_datacenter_that_their_keyspace_does_not_ask_for() -> None:
+    metadata = joined(cluster(random.Random(4), start=2), "m0", datacenter="dc2")
+    [there] = [volume for volume in metadata.directory.volumes if metadata.directory.datacenter_of(volume) == "dc2"]
+    first, second = metadata.tablets.maps[FLIGHTS].replicas(0)
+    comes = ChangeReplicas((ReplicaChange(FLIGHTS, 0, there),))
+    with pytest.raises(Rejected, match="its keyspace asks for none there"):
+        metadata.check(comes)
+    coming = applied([AlterTabletReplication("air", {"dc2": 1})], metadata)
+    coming.check(comes)
+    moved = coming.tablets.maps[FLIGHTS].with_replicas({0: (first, second, there)}, coming.epoch)
+    held = msgspec.structs.replace(coming.tablets, maps={FLIGHTS: moved})
+    for keeps, replication in ((False, {"dc2": 1}), (True, {"dc1": 1, "dc2": 1})):
+        keyspaces = {"air": msgspec.structs.replace(coming.schema.keyspaces["air"], replication=replication)}
+        asked = msgspec.structs.replace(
+            coming, tablets=held, schema=msgspec.structs.replace(coming.schema, keyspaces=keyspaces)
+        )
+        with pytest.raises(Rejected, match="has to keep a replica in datacenter dc1"):
+            asked.check(ChangeReplicas((ReplicaChange(FLIGHTS, 0, there, first),)))  # the second takes over
+        fewer = moved.with_replicas({0: (first, there)}, coming.epoch)
+        last = msgspec.structs.replace(asked, tablets=msgspec.structs.replace(coming.tablets, maps={FLIGHTS: fewer}))
+        goes = ChangeReplicas((ReplicaChange(FLIGHTS, 0, there, first),))
+        if keeps:
+            with pytest.raises(Rejected, match="has to keep a replica in datacenter dc1"):
+                last.check(goes)
+        else:
+            last.check(goes)
 
 
 def test_a_node_that_goes_gives_up_its_replica_first_and_gets_none() -> None:
