@@ -10,6 +10,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.model import VolumeId
 from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.rejections import Code
+from epochlake.placement.showing import plural
 
 SHOWN = 8
 """Names of ranges in a message; the rest is counted."""
@@ -24,7 +25,7 @@ class NamedRanges(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         more = f" and {len(self.names) - SHOWN} more" if len(self.names) > SHOWN else ""
-        return f"{len(self.names)} {self.kind}(s) ({', '.join(self.names[:SHOWN])}{more})"
+        return f"{plural(len(self.names), self.kind)} ({', '.join(self.names[:SHOWN])}{more})"
 
 
 class ConsistencyNotReached(EpochlakeError):

@@ -220,7 +220,7 @@ class Committer:
             )
         except CoordinationUnavailable as error:
             logger.debug("the commit lock cannot be asked for: %s", error)
-            acquired, self._obstacle = False, str(error)
+            acquired, self._obstacle = False, error.reason
             time.sleep(max(0.0, min(RETRY_SECONDS, mine.deadline - time.monotonic())))
         except BaseException:
             self._queue.release()

@@ -90,6 +90,8 @@ def rows_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> 
 def _cell(value: object) -> Text:
     if value is None:
         return Text("null", style="bright_black")
+    if isinstance(value, bool):
+        return Text(str(value).lower())
     shown = str(value)
     # What would move a terminal's cursor is not sent there.
     return Text(shown if shown.isprintable() else repr(value))

@@ -214,3 +214,7 @@ def test_a_column_that_a_file_lacks_is_said_to_be_null_or_to_have_its_default() 
     said = [str(part) for part in text.loaded(done)]
     assert "null, as the file has no such column: tail" in said
     assert "note: its default, 'none', as the file has no such column" in said
+
+
+def test_cells_are_spelt_as_filters_spell_them() -> None:
+    assert [str(text._cell(value)) for value in (True, False, None, 7)] == ["true", "false", "null", "7"]

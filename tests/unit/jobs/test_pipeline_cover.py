@@ -99,6 +99,6 @@ def test_ranges_are_called_by_their_tokens_and_tablets_by_their_number(metadata:
     ring, tablets = metadata.table("sky.stars"), metadata.table("air.flights")
     [first, *_] = ranges_of(metadata.placements(ring.table_id), [(MIN_TOKEN, MIN_TOKEN)])
     last = highs(metadata.placements(ring.table_id).lows)[first]
-    assert str(named(metadata, ring, [first])) == f"1 range(s) ({MIN_TOKEN} to {last})"
-    assert str(named(metadata, tablets, [3, 1])) == "2 tablet(s) (1, 3)"
+    assert str(named(metadata, ring, [first])) == f"1 range ({MIN_TOKEN} to {last})"
+    assert str(named(metadata, tablets, [3, 1])) == "2 tablets (1, 3)"
     assert str(named(metadata, ring, range(11))).endswith(" and 3 more)")
