@@ -20,9 +20,9 @@ from epochlake.jobs.exchange.casting import fit
 from epochlake.jobs.exchange.delta_sources import is_delta, open_delta, rows_of_delta
 from epochlake.jobs.exchange.proposing import propose
 from epochlake.jobs.exchange.sources import ROWS_OF_PART, in_parts
-from epochlake.jobs.gate.arrow_rows import ArrowRows, hashes, rows_to_write
+from epochlake.jobs.gate.arrow_rows import ArrowRows, rows_to_write
+from epochlake.jobs.gate.row_digests import RowDigest, digested_columns
 from epochlake.jobs.gate.writing import Written
-from epochlake.jobs.replicas.staging import digested_columns
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import CreateTable
@@ -236,7 +236,7 @@ def _require_the_same(cluster: Cluster, table: Table, consistency: str | None, r
 
 
 def _digest(rows: pa.Table, table: Table) -> int:
-    return int(hashes(rows.select(digested_columns(table))).sum(dtype=np.int64))
+    return int(RowDigest(digested_columns(table), table, table).of_arrow(rows).sum(dtype=np.int64))
 
 
 def _added(one: int, other: int) -> int:

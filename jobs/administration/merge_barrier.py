@@ -15,7 +15,7 @@ from epochlake.jobs.gate.arrow_types import arrow_type
 from epochlake.jobs.gate.batches import Count
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.merge_journal import MergeCounts
-from epochlake.jobs.gate.merging import Merging
+from epochlake.jobs.gate.merging import Fixed, Merging
 from epochlake.metastore.metadata.model import Table
 
 if TYPE_CHECKING:
@@ -43,4 +43,4 @@ def let_merges_end(cluster: Store, table: Table) -> None:
     if table.append_only:
         return  # nobody merges into it
     with Gate(cluster, "alter") as gate:
-        Merging(gate, table).run("merge", lambda *_: _Nothing(table), Count(0, None))
+        Merging(gate, table).run("merge", lambda *_: _Nothing(table), Fixed(Count(0, None)))

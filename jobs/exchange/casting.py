@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
-from epochlake.jobs.gate.fitting import canonical, misfit, unknown_columns
+from epochlake.jobs.gate.fitting import canonical, misfit, unknown_columns, what_became
 from epochlake.jobs.replicas.file_columns import filled as missing_values
 from epochlake.metastore.metadata.model import Column, Table
 
@@ -25,11 +25,12 @@ SHOWN_ROWS = 5
 
 class Fitted(msgspec.Struct, frozen=True):
     """What was done to rows so that they fit. `casts`: by column, from which type to which; `filled`: columns that they
-    lack, which are null, or have the column's default.
+    lack, which are null, or have the column's default; `defaults`: of those the ones that have it, with its text.
     """
 
     casts: dict[str, str]
     filled: tuple[str, ...]
+    defaults: dict[str, str] = {}
 
 
 def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = False) -> tuple[pa.Table, Fitted]:
@@ -42,7 +43,8 @@ def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = F
     wanted = [column for column in table.columns if not keys_only or column.name in table.primary_key]
     names = rows.column_names
     problems = [f"it has {name} twice" for name in sorted({name for name in names if names.count(name) > 1})]
-    problems += [] if keys_only else unknown_columns(table.columns, names)
+    unknown = [] if keys_only else unknown_columns(table.columns, names)
+    problems += [*unknown, *what_became(table, names)] if unknown else []
     casts: dict[str, str] = {}
     filled: list[str] = []
     columns: dict[str, pa.ChunkedArray] = {}
@@ -69,7 +71,9 @@ def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = F
             casts[column.name] = f"{canonical(type_name(given.type))} to {canonical(column.type)}"
     if problems:
         raise misfit(table, problems, wanted)
-    return pa.table(columns), Fitted(casts, tuple(filled))
+    lacking = (column for column in wanted if column.name in filled)
+    defaults = {column.name: column.default for column in lacking if column.default is not msgspec.UNSET}
+    return pa.table(columns), Fitted(casts, tuple(filled), defaults)
 
 
 def cast_without_loss(values: pa.ChunkedArray, wanted: pa.DataType) -> tuple[pa.ChunkedArray | None, list[int]]:

@@ -7,11 +7,12 @@ from collections.abc import Collection
 import numpy as np
 import pyarrow as pa
 from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys
-from epochlake.jobs.gate.batches import Count
+from epochlake.jobs.gate.batches import Count, count_of
+from epochlake.jobs.gate.row_digests import RowDigest
 from epochlake.jobs.replicas.encoding import ROW_DIGEST
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.schema import DELETED
-from epochlake.jobs.replicas.staging import Announce, StagedFile, digested_columns, stage_here, wrapped
+from epochlake.jobs.replicas.staging import Announce, StagedFile, stage_here
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.column_hashing import hashes_of
@@ -22,29 +23,26 @@ from numpy.typing import NDArray
 class ArrowRows:
     """Rows that fit their table, in token order. Of a batch of changes `_deleted` says which are deletes."""
 
-    def __init__(self, rows: pa.Table, tokens: NDArray[np.int64], table: Table) -> None:
+    def __init__(self, rows: pa.Table, tokens: NDArray[np.int64]) -> None:
         self._rows = rows
         self._tokens = tokens
-        self._table = table
 
-    def stage(self, plan: StagingPlan, *, digested: bool = False, announce: Announce | None = None) -> list[StagedFile]:
+    def stage(
+        self, plan: StagingPlan, *, digest: RowDigest | None = None, announce: Announce | None = None
+    ) -> list[StagedFile]:
         rows = self._rows.append_column(TOKEN, pa.array(self._tokens))
-        if digested:
-            rows = rows.append_column(ROW_DIGEST, pa.array(self._digests()))
-        return stage_here(plan, rows.to_batches(), digested=digested, announce=announce)
+        if digest is not None:
+            rows = rows.append_column(ROW_DIGEST, pa.array(digest.of_arrow(self._rows)))
+        return stage_here(plan, rows.to_batches(), digested=digest is not None, announce=announce)
 
-    def counted(self) -> Count:
-        return Count(self._rows.num_rows, wrapped(int(self._digests().sum(dtype=np.int64))))
+    def counted(self, digest: RowDigest) -> Count:
+        return count_of(digest.of_arrow(self._rows))
 
     def within(self, windows: Collection[Interval]) -> ArrowRows:
         inside = np.zeros(len(self._tokens), dtype=bool)
         for low, high in merged(windows):
             inside |= (self._tokens >= low) & (self._tokens <= high)
-        return ArrowRows(self._rows.filter(pa.array(inside)), self._tokens[inside], self._table)
-
-    def _digests(self) -> NDArray[np.int64]:
-        """What `staging.row_digest` has Spark compute of each row."""
-        return hashes(self._rows.select(digested_columns(self._table, self._rows.column_names)))
+        return ArrowRows(self._rows.filter(pa.array(inside)), self._tokens[inside])
 
 
 def rows_to_write(rows: object, table: Table) -> ArrowRows:
@@ -77,7 +75,7 @@ def changes_of(upserts: pa.Table, deletes: pa.Table, table: Table) -> ArrowRows:
 def _in_token_order(rows: pa.Table, table: Table) -> ArrowRows:
     tokens = hashes(rows.select(list(table.primary_key)))
     order = np.argsort(tokens, kind="stable")
-    return ArrowRows(rows.take(pa.array(order)).combine_chunks(), tokens[order], table)
+    return ArrowRows(rows.take(pa.array(order)).combine_chunks(), tokens[order])
 
 
 def hashes(columns: pa.Table) -> NDArray[np.int64]:

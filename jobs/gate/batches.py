@@ -19,7 +19,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
+import numpy as np
 from epochlake.jobs.gate.routing import ranges_of
+from epochlake.jobs.gate.row_digests import DigestedColumn
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, merged, missing
 from epochlake.jobs.replicas.ledger import Ledger
@@ -35,6 +37,7 @@ from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.decoding import decodable
 from epochlake.placement.rejections import Code
 from epochlake.placement.tokens import Interval, range_label, tokens_of_label
+from numpy.typing import NDArray
 
 FORMAT = 1
 THREADS = 16
@@ -43,20 +46,27 @@ _NAMES = uuid.UUID("6e2c1b2e-4f57-5d0e-9d1a-3f2b8d7c5a90")
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """Files staged for a batch; `replaces` are the labels of windows whose earlier files are lost. Stored as JSON."""
+    """Files staged for a batch; `replaces` are the labels of windows whose earlier files are lost. Stored as JSON.
+
+    `columns`: what the digests of the files are of. It is not said by earlier versions: the columns of their time.
+    """
 
     batch: str
     table: str
     files: tuple[StagedFile, ...]
     replaces: tuple[str, ...] = ()
+    columns: tuple[DigestedColumn, ...] | msgspec.UnsetType = msgspec.UNSET
     format: int = FORMAT
 
 
 class BatchContents(msgspec.Struct, frozen=True):
-    """What a batch is made of. `generations`: how often that was decided; 0: not yet."""
+    """What a batch is made of. `generations`: how often that was decided; 0: not yet. `columns`: what its rows are
+    digested by; None where that is not known.
+    """
 
     generations: int
     files: tuple[StagedFile, ...]
+    columns: tuple[DigestedColumn, ...] | None = None
 
     @property
     def rows(self) -> Count:
@@ -80,6 +90,11 @@ class Count(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.count} rows" if self.digest is None else f"{self.count} rows with digest {self.digest:+d}"
+
+
+def count_of(digests: NDArray[np.int64]) -> Count:
+    """Rows by the digest of each."""
+    return Count(len(digests), wrapped(int(digests.sum(dtype=np.int64))))
 
 
 class Located(msgspec.Struct, frozen=True):
@@ -141,7 +156,8 @@ def decided(storage: Storage, root: str, batch: str) -> BatchContents:
     for generation in generations:
         lost = [tokens_of_label(label) for label in generation.replaces]
         files = [staged for staged in files if not _within(staged.file.window, lost)] + list(generation.files)
-    return BatchContents(len(generations), tuple(files))
+    known = [one.columns for one in generations if one.columns is not msgspec.UNSET]
+    return BatchContents(len(generations), tuple(files), known[-1] if known else None)
 
 
 def decide(
@@ -152,34 +168,44 @@ def decide(
     so_far: BatchContents,
     staged: Sequence[StagedFile],
     replaces: Iterable[Interval] = (),
+    columns: tuple[DigestedColumn, ...] | None = None,
 ) -> BatchContents:
     """Make `staged` the files of the batch, or learn that somebody else was faster: what counts now.
 
+    `columns`: what the digests of the files are of.
     Nothing of the batch may be committed before this has returned. Raises StorageUnavailable.
     """
     labels = sorted(range_label(*window) for window in replaces)
-    generation = Generation(batch, table.full_name, tuple(staged), tuple(labels))
+    digested = msgspec.UNSET if columns is None else columns
+    generation = Generation(batch, table.full_name, tuple(staged), tuple(labels), digested)
     uri = _uri(root, batch, so_far.generations + 1)
     storage.create_directory(uri.rpartition("/")[0], parents=True)
     storage.put_if_absent(uri, msgspec.json.encode(generation))
     return decided(storage, root, batch)
 
 
-def require_same_rows(table: Table, name: str, decision: BatchContents, given: Count) -> None:
-    """Rejected (batch-used) when a batch comes again with other rows than it was decided with."""
-    require_same(table, name, decision.rows, given)
-
-
-def require_same(table: Table, name: str, before: Count, given: Count) -> None:
-    """Rejected (batch-used) when what comes under a name is not what came before."""
+def require_same(
+    table: Table,
+    name: str,
+    before: Count,
+    given: Count,
+    columns: Iterable[DigestedColumn] = (),
+) -> None:
+    """Rejected (batch-used) when what comes under a name is not what came before, digested by `columns`."""
     if not before.may_be(given):
         raise Rejected(
             Code.BATCH_USED,
             f"batch {name!r} of {table.full_name} was written with {before}, and now comes with "
-            f"{given}: a batch that is tried again has the same rows",
+            f"{given}{_dropped(table, columns)}: a batch that is tried again has the same rows",
             hint="Give other rows another name; a source that changes from one reading to the next (a clock, "
             "random numbers) has to be stored first",
         )
+
+
+def _dropped(table: Table, columns: Iterable[DigestedColumn]) -> str:
+    numbers = {one.number for one in columns}
+    names = [one.name for one in table.dropped if one.column_id in numbers]
+    return f" ({', '.join(names)} {'was' if len(names) == 1 else 'were'} dropped since)" if names else ""
 
 
 def locate(

@@ -101,13 +101,13 @@ def _as_declared(column: Column, given: str | None) -> SparkColumn:
         return named
     if column.fields is not UNSET and not is_same_type(have, wanted) and have != VOID:
         # Spark casts structs field by field in their order: each is put where it belongs first.
-        named = _in_order(named, of_type(delta_type(given)), tree_of(column))
+        named = in_order(named, of_type(delta_type(given)), tree_of(column))
     # Also where only upper and lower case of fields differ: files are read by other engines, which find a field by its
     # very name, and give null for others.
     return named.cast(column.type).alias(column.name)
 
 
-def _in_order(values: SparkColumn, have: Tree, wanted: Tree) -> SparkColumn:
+def in_order(values: SparkColumn, have: Tree, wanted: Tree) -> SparkColumn:
     """Values with the fields that are wanted, each found by its name; null for one that they leave out."""
     if type_of(have) == type_of(wanted):
         return values
@@ -116,7 +116,7 @@ def _in_order(values: SparkColumn, have: Tree, wanted: Tree) -> SparkColumn:
             given = {one.name: one.type for one in have.members}
             fields = [
                 (
-                    _in_order(values.getField(one.name), given[one.name], one.type)
+                    in_order(values.getField(one.name), given[one.name], one.type)
                     if one.name in given
                     else F.lit(None).cast(ddl_of(type_of(one.type)))
                 ).alias(one.name)
@@ -124,7 +124,7 @@ def _in_order(values: SparkColumn, have: Tree, wanted: Tree) -> SparkColumn:
             ]
             return F.when(values.isNotNull(), F.struct(*fields))
         case ArrayOf(), ArrayOf():
-            return F.transform(values, lambda one: _in_order(one, have.element, wanted.element))
+            return F.transform(values, lambda one: in_order(one, have.element, wanted.element))
         case MapOf(), MapOf():
-            return F.transform_values(values, lambda _, one: _in_order(one, have.value, wanted.value))
+            return F.transform_values(values, lambda _, one: in_order(one, have.value, wanted.value))
     return values

@@ -13,6 +13,7 @@ from epochlake.metastore.metadata.model import Column, Table
 from epochlake.metastore.metadata.struct_fields import ArrayOf, Leaf, MapOf, StructOf, Tree, of_type, places, tree_of
 from epochlake.placement.column_ddl import ddl_of, delta_type
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.widening import is_wider
 
 VOID = "void"
 """The type of a column that has only nulls."""
@@ -157,4 +158,5 @@ def _has_fields(have: Tree, wanted: Tree) -> bool:
 
 
 def _fits(have: str, wanted: str) -> bool:
-    return is_same_type(have, wanted) or have == VOID or wanted in _WIDER.get(have, ())
+    # Also what a column may be widened to: who has written it all the time goes on with the type of before.
+    return is_same_type(have, wanted) or have == VOID or wanted in _WIDER.get(have, ()) or is_wider(have, wanted)

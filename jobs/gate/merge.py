@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys, held, source_of
 from epochlake.jobs.gate.arrow_reading import Question, looked_after, question, round_damage
 from epochlake.jobs.gate.arrow_rows import ArrowRows, changes_of, hashes
-from epochlake.jobs.gate.batches import Count
+from epochlake.jobs.gate.arrow_types import arrow_type
+from epochlake.jobs.gate.batches import Count, count_of
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.merge_clauses import (
     EVERYTHING,
@@ -24,10 +25,18 @@ from epochlake.jobs.gate.merge_clauses import (
     require_fitting_source,
 )
 from epochlake.jobs.gate.merge_journal import MergeCounts
-from epochlake.jobs.gate.merging import Merged, Merging
+from epochlake.jobs.gate.merging import Fixed, Merged, Merging
+from epochlake.jobs.gate.row_digests import (
+    DigestedColumn,
+    RowDigest,
+    as_then,
+    digested_columns,
+    is_digested,
+    number_of,
+    type_then,
+)
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.replicas.scanning import scan
-from epochlake.jobs.replicas.staging import wrapped
 from epochlake.jobs.replicas.superseding import comparable
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.consistency import ConsistencyLevel
@@ -112,18 +121,47 @@ class Merge:
         def merge(gate: Gate, table: Table) -> Merged:
             require_fitting_clauses(self._clauses, table)
             source = require_fitting_source(source_of(rows, table), table)
-            count = Count(source.num_rows, None) if batch is None else _counted(source)
+            given = Fixed(Count(source.num_rows, None)) if batch is None else _Given(source, table)
 
             def plan(gate: Gate, table: Table, level: ConsistencyLevel) -> _PlannedMerge:
                 return _PlannedMerge(gate, table, level, source, self._clauses)
 
-            return Merging(gate, table).run("merge", plan, count, consistency, batch)
+            return Merging(gate, table).run("merge", plan, given, consistency, batch)
 
         with self._opened() as gate:
             return gate.planning.as_it_is(self._table, partial(merge, gate))
 
     def _with(self, clause: Clause) -> Merge:
         return Merge(self._opened, self._table, self._source, (*self._clauses, clause), self._around)
+
+
+class _Given:
+    """The source of a named merge. Values of Python have the types of the table, and others when these are widened."""
+
+    def __init__(self, source: pa.Table, table: Table) -> None:
+        self._source = source
+        self._typed = {
+            number_of(column): column
+            for column in table.numbered
+            if is_digested(column)
+            and column.name in source.column_names
+            and source.schema.field(column.name).type == arrow_type(column.type)
+        }
+
+    @property
+    def columns(self) -> tuple[DigestedColumn, ...]:
+        return tuple(DigestedColumn(number, type_then(column)) for number, column in self._typed.items())
+
+    def counted(self, columns: tuple[DigestedColumn, ...] | None) -> Count:
+        """How many rows, and the sum of their digests: values that fit the types of then have these."""
+        source = self._source
+        for one in columns or ():
+            column = self._typed.get(one.number)
+            if column is not None and type_then(column) != one.type:
+                narrow, same = as_then(source.column(column.name), column, one)
+                if same.all():
+                    source = source.set_column(source.column_names.index(column.name), column.name, narrow)
+        return _counted(source)
 
 
 class _PlannedMerge:
@@ -166,8 +204,13 @@ class NewRows(Protocol):
         """For how many of them a condition is not true."""
         ...
 
-    def counted(self) -> Count:
-        """How many they are, and the sum of their digests."""
+    @property
+    def columns(self) -> tuple[DigestedColumn, ...]:
+        """What they are digested by."""
+        ...
+
+    def counted(self, columns: tuple[DigestedColumn, ...] | None) -> Count:
+        """How many they are, and the sum of their digests; None: as earlier versions have made them."""
         ...
 
     def with_deletes(self, deletes: pa.Table) -> Rows:
@@ -215,7 +258,7 @@ def overwrite_by(
     def plan(gate: Gate, table: Table, level: ConsistencyLevel) -> _PlannedOverwrite:
         return _PlannedOverwrite(gate, table, level, given, where)
 
-    return Merging(gate, table).run("overwrite", plan, given.counted(), consistency, batch)
+    return Merging(gate, table).run("overwrite", plan, given, consistency, batch)
 
 
 def require_overwritable(table: Table) -> None:
@@ -237,8 +280,14 @@ class _InMemory:
     def count_outside(self, where: pc.Expression) -> int:
         return self._rows.num_rows - self._rows.filter(where).num_rows
 
-    def counted(self) -> Count:
-        return _counted(self._rows)
+    @property
+    def columns(self) -> tuple[DigestedColumn, ...]:
+        return digested_columns(self._table)
+
+    def counted(self, columns: tuple[DigestedColumn, ...] | None) -> Count:
+        if columns is None:
+            return _counted(self._rows)
+        return count_of(RowDigest(columns, self._table, self._table).of_arrow(self._rows))
 
     def with_deletes(self, deletes: pa.Table) -> ArrowRows:
         return changes_of(self._rows, deletes, self._table)
@@ -304,7 +353,7 @@ def _counted(source: pa.Table) -> Count:
         digests = hashes(source.select(sorted(source.column_names)))
     except (KeyError, NotImplementedError, TypeError, ValueError):
         return Count(source.num_rows, None)
-    return Count(source.num_rows, wrapped(int(digests.sum(dtype=np.int64))))
+    return count_of(digests)
 
 
 def _values(given: object) -> Mapping[str, object]:

@@ -19,6 +19,7 @@ import msgspec
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 from epochlake.jobs.gate.batches import Count
+from epochlake.jobs.gate.row_digests import DigestedColumn
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.jobs.replicas.stamped import stamped, unstamped
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable, UnknownFormat
@@ -58,11 +59,15 @@ class MergeEntry(msgspec.Struct, frozen=True):
 
 
 class Intent(msgspec.Struct, frozen=True):
-    """The `attempt` of a named merge wants to be the entry `number`. Stored as JSON, before the entry is put."""
+    """The `attempt` of a named merge wants to be the entry `number`. Stored as JSON, before the entry is put.
+
+    `columns`: what the rows of `source` are digested by, where they have the columns of the table.
+    """
 
     number: int
     attempt: str
     source: Count
+    columns: tuple[DigestedColumn, ...] | msgspec.UnsetType = msgspec.UNSET
     format: int = FORMAT
 
 

@@ -19,6 +19,7 @@ from epochlake.jobs.gate.errors import MergeContended, MergeUnfinished
 from epochlake.jobs.gate.gate import Gate, require_name
 from epochlake.jobs.gate.merge_finishing import MergeFinishing
 from epochlake.jobs.gate.merge_journal import Intent, MergeCounts, MergeEntry, MergeJournal
+from epochlake.jobs.gate.row_digests import DigestedColumn
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.replicas.change_index import TooEarly
@@ -89,11 +90,36 @@ Planner = Callable[[Gate, Table, ConsistencyLevel], Planned]
 """Reads, and says what to change."""
 
 
+class Source(Protocol):
+    """What a merge is given, and is known by when its batch is tried again."""
+
+    @property
+    def columns(self) -> tuple[DigestedColumn, ...] | None:
+        """What it is digested by when it is merged first; None: columns of its own."""
+        ...
+
+    def counted(self, columns: tuple[DigestedColumn, ...] | None) -> Count:
+        """How many rows, and the sum of their digests, by these columns; None: as earlier versions have done it."""
+        ...
+
+
+class Fixed(NamedTuple):
+    """A source that is known by the same whatever becomes of the table."""
+
+    known_by: Count
+    columns: None = None
+
+    def counted(self, columns: tuple[DigestedColumn, ...] | None) -> Count:
+        """What it is known by."""
+        return self.known_by
+
+
 class _Call(NamedTuple):
     """What is asked of a merge. `batch`: its name for people; `name`: what it is in the journal, empty without one."""
 
     plan: Planner
     source: Count
+    columns: tuple[DigestedColumn, ...] | None
     level: ConsistencyLevel
     name: str
     batch: str | None
@@ -113,7 +139,7 @@ class Merging:
         self,
         operation: Literal["merge", "overwrite"],
         plan: Planner,
-        source: Count,
+        source: Source,
         consistency: str | None = None,
         batch: str | None = None,
     ) -> Merged:
@@ -126,14 +152,16 @@ class Merging:
         require_name(batch)
         level = self._level(consistency)
         name = "" if batch is None else batches.batch_id(self._table.table_id, operation, batch)
-        call = _Call(plan, source, level, name, batch)
+        call = _Call(plan, source.counted(source.columns), source.columns, level, name, batch)
         with self._lease():
             for number in range(1, TRIES + 1):
                 intents = self._journal.intents(name) if name else []
                 already = bool(intents) and self._journal.is_finished(intents[-1].number)
                 tail = self._finishing.finish_tail(self._table, level)
                 if intents:
-                    batches.require_same(self._table, batch or "", intents[-1].source, source)
+                    columns = None if intents[-1].columns is msgspec.UNSET else intents[-1].columns
+                    given = call.source if columns == call.columns else source.counted(columns)
+                    batches.require_same(self._table, batch or "", intents[-1].source, given)
                     entry = self._journal.entry(intents[-1].number)
                     if entry is not None and entry.attempt == intents[-1].attempt:
                         return self._merged(entry, number, already=already)
@@ -162,7 +190,8 @@ class Merging:
                 return None
             if not planned.still_holds():
                 return None
-            if call.name and not journal.intend(call.name, before, Intent(tail + 1, attempt, call.source)):
+            intent = Intent(tail + 1, attempt, call.source, msgspec.UNSET if call.columns is None else call.columns)
+            if call.name and not journal.intend(call.name, before, intent):
                 return None
             counts = True  # or may: where it cannot be told, the copies stay
             counts = journal.put(tail + 1, entry)

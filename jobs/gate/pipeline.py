@@ -18,12 +18,14 @@ from epochlake.jobs.gate.conform import conform, conform_changes, conform_keys, 
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.merge import Merge, Run, as_named, overwrite
 from epochlake.jobs.gate.merging import Merged
+from epochlake.jobs.gate.row_digests import RowDigest
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.replicas.answering import read_asked
+from epochlake.jobs.replicas.encoding import ROW_DIGEST
 from epochlake.jobs.replicas.reading import read_plan
 from epochlake.jobs.replicas.schema import DELETED
-from epochlake.jobs.replicas.staging import Announce, StagedFile, digest_of_rows, stage
+from epochlake.jobs.replicas.staging import Announce, StagedFile, stage, wrapped
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import Table
@@ -44,13 +46,20 @@ class SparkRows:
         self._rows = rows
         self._table = table
 
-    def stage(self, plan: StagingPlan, *, digested: bool = False, announce: Announce | None = None) -> list[StagedFile]:
+    def stage(
+        self, plan: StagingPlan, *, digest: RowDigest | None = None, announce: Announce | None = None
+    ) -> list[StagedFile]:
         if self._few is not None:
-            return self._few.stage(plan, digested=digested, announce=announce)
-        return stage(self._rows, plan, digested=digested)
+            return self._few.stage(plan, digest=digest, announce=announce)
+        rows = self._rows
+        return stage(rows if digest is None else rows.withColumn(ROW_DIGEST, digest.of_spark(rows.columns)), plan)
 
-    def counted(self) -> Count:
-        return Count(*digest_of_rows(self._rows, self._table)) if self._few is None else self._few.counted()
+    def counted(self, digest: RowDigest) -> Count:
+        if self._few is not None:
+            return self._few.counted(digest)
+        total = F.sum(digest.of_spark(self._rows.columns).cast("decimal(20,0)"))
+        [row] = self._rows.agg(F.count(F.lit(1)).alias("rows"), total.alias("digest")).collect()
+        return Count(int(row["rows"]), wrapped(int(row["digest"] or 0)))
 
     def within(self, windows: Collection[Interval]) -> Rows:
         if self._few is not None:

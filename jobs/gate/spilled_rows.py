@@ -19,10 +19,11 @@ from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys
 from epochlake.jobs.gate.arrow_rows import hashes
 from epochlake.jobs.gate.arrow_types import arrow_type
 from epochlake.jobs.gate.batches import Count
+from epochlake.jobs.gate.row_digests import DigestedColumn, RowDigest, digested_columns
 from epochlake.jobs.replicas.encoding import ROW_DIGEST
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.schema import DELETED
-from epochlake.jobs.replicas.staging import Announce, StagedFile, digested_columns, stage_here, wrapped
+from epochlake.jobs.replicas.staging import Announce, StagedFile, stage_here, wrapped
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import Table
@@ -30,6 +31,7 @@ from epochlake.metastore.storage import places
 from epochlake.metastore.storage.failures import MissingFile
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import TOKEN, Interval
+from numpy.typing import NDArray
 
 RUN_ROWS = 250_000
 """So many rows a task sorts at once."""
@@ -105,28 +107,27 @@ def _stored(
 class SpilledRows:
     """The rows of spills, merged in token order whenever they are read: a batch of each spill is in memory."""
 
-    def __init__(
-        self, storage: Storage, spills: Sequence[Spill], table: Table, windows: tuple[Interval, ...] | None = None
-    ) -> None:
+    def __init__(self, storage: Storage, spills: Sequence[Spill], windows: tuple[Interval, ...] | None = None) -> None:
         self._storage = storage
         self._spills = spills
-        self._table = table
         self._windows = windows
 
-    def stage(self, plan: StagingPlan, *, digested: bool = False, announce: Announce | None = None) -> list[StagedFile]:
-        rows = (self._digested(batch) if digested else batch for batch in self.batches())
-        return stage_here(plan, rows, digested=digested, announce=announce)
+    def stage(
+        self, plan: StagingPlan, *, digest: RowDigest | None = None, announce: Announce | None = None
+    ) -> list[StagedFile]:
+        rows = self.batches() if digest is None else (_digested(batch, digest) for batch in self.batches())
+        return stage_here(plan, rows, digested=digest is not None, announce=announce)
 
-    def counted(self) -> Count:
-        rows, digest = 0, np.int64(0)
+    def counted(self, digest: RowDigest) -> Count:
+        rows, total = 0, np.int64(0)
         with np.errstate(over="ignore"):
             for batch in self.batches():
                 rows += batch.num_rows
-                digest += self._digests(batch).sum(dtype=np.int64)
-        return Count(rows, wrapped(int(digest)))
+                total += _digests(batch, digest).sum(dtype=np.int64)
+        return Count(rows, wrapped(int(total)))
 
     def within(self, windows: Collection[Interval]) -> SpilledRows:
-        return SpilledRows(self._storage, self._spills, self._table, tuple(merged(windows)))
+        return SpilledRows(self._storage, self._spills, tuple(merged(windows)))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, with their tokens, in token order."""
@@ -154,18 +155,12 @@ class SpilledRows:
                     order = np.argsort(rows.column(TOKEN).to_numpy(), kind="stable")
                     yield from rows.take(pa.array(order)).combine_chunks().to_batches()
 
-    def _digested(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return batch.append_column(ROW_DIGEST, pa.array(self._digests(batch)))
-
-    def _digests(self, batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return hashes(pa.Table.from_batches([batch]).select(digested_columns(self._table, batch.column_names)))
-
 
 class NewSpilledRows:
     """Spilled rows that are to be the rows of a table: only their keys, and those of deletes, are in memory."""
 
     def __init__(self, storage: Storage, place: str, spills: Sequence[Spill], table: Table) -> None:
-        self._rows = SpilledRows(storage, spills, table)
+        self._rows = SpilledRows(storage, spills)
         self._storage = storage
         self._place = place
         self._spills = spills
@@ -182,16 +177,21 @@ class NewSpilledRows:
         """For how many of them a condition is not true."""
         return sum(batch.num_rows - pa.table(batch).filter(where).num_rows for batch in self._rows.batches())
 
-    def counted(self) -> Count:
-        """How many they are, and the sum of their digests."""
-        return self._rows.counted()
+    @property
+    def columns(self) -> tuple[DigestedColumn, ...]:
+        """What they are digested by."""
+        return digested_columns(self._table)
+
+    def counted(self, columns: tuple[DigestedColumn, ...] | None) -> Count:
+        """How many they are, and the sum of their digests. Earlier versions had the columns of their time."""
+        return self._rows.counted(RowDigest(columns or self.columns, self._table, self._table))
 
     def with_deletes(self, deletes: pa.Table) -> SpilledRows:
         """They, and deletes of other keys, as a batch of changes."""
         name = f"deletes-{uuid.uuid4().hex[:8]}"
         self._storage.create_directory(self._place, parents=True)
         gone = spill(self._storage, self._place, name, self._table, deletes.to_batches(), deleted=True, changes=True)
-        return SpilledRows(self._storage, [*self._spills, *gone], self._table)
+        return SpilledRows(self._storage, [*self._spills, *gone])
 
 
 class _Run:
@@ -219,6 +219,14 @@ class _Run:
                 self._held = self._held.slice(count)
                 return
             self._held = None
+
+
+def _digested(batch: pa.RecordBatch, digest: RowDigest) -> pa.RecordBatch:
+    return batch.append_column(ROW_DIGEST, pa.array(_digests(batch, digest)))
+
+
+def _digests(batch: pa.RecordBatch, digest: RowDigest) -> NDArray[np.int64]:
+    return digest.of_arrow(pa.Table.from_batches([batch]))
 
 
 def forget_spills(storage: Storage, place: str) -> None:

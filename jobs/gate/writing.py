@@ -19,6 +19,7 @@ from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.generated_expressions import row_generation
 from epochlake.jobs.gate.planning import HybridClock, Planning
 from epochlake.jobs.gate.routing import named, ranges_of, refined
+from epochlake.jobs.gate.row_digests import DigestedColumn, RowDigest, columns_of_before, digested_columns
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.gate.staged_checks import Known, StagedChecks, known_checks
 from epochlake.jobs.replicas.change_index import TooEarly
@@ -133,16 +134,14 @@ class Writing:
         name = batches.batch_id(table.table_id, _operation(deleted, changes), batch)
         decision = batches.decided(self._cluster.storage, root, name)
         if not decision.generations:
-            staged = self._stage(rows, table, level, opened, deleted, digested=True)
-            decision = batches.decide(self._cluster.storage, root, name, table, decision, staged)
+            columns = digested_columns(table)
+            staged = self._stage(rows, table, level, opened, deleted, columns=columns)
+            decision = batches.decide(self._cluster.storage, root, name, table, decision, staged, columns=columns)
             if decision.files == tuple(staged):
                 return self.land(
                     table, staged, level, opened=opened, write_id=name, deletes=deleted, known=self._judged
                 )
-            given = batches.BatchContents(1, tuple(staged)).rows
-        else:
-            given = rows.counted()
-        batches.require_same_rows(table, batch, decision, given)
+        columns = self._require_same_rows(rows, table, batch, decision, deleted)
         located = self.locate(table, decision, opened, failed)
         if anew:
             every = tuple(sorted({one.file.window for one in decision.files}))
@@ -150,8 +149,10 @@ class Writing:
         if located.lost:
             self.require_answers(table, level, located)
             again = rows.within(located.lost)
-            staged = self._stage(again, table, level, opened, deleted, located.lost, digested=True)
-            decision = batches.decide(self._cluster.storage, root, name, table, decision, staged, replaces=located.lost)
+            staged = self._stage(again, table, level, opened, deleted, located.lost, columns=columns)
+            decision = batches.decide(
+                self._cluster.storage, root, name, table, decision, staged, replaces=located.lost, columns=columns
+            )
             located = self.locate(table, decision, opened, failed)
         already = self.is_reached(table, level, located, opened)
         # Files of an earlier try are as they were staged then: whether they satisfy the checks of now they say only
@@ -254,6 +255,36 @@ class Writing:
         files = [staged.file for staged in located.files]
         return is_acknowledged(self._planning, table, level, files, batches.Live(opened, located.lineage))
 
+    def _require_same_rows(
+        self, rows: Rows, table: Table, name: str, decision: batches.BatchContents, deleted: bool
+    ) -> tuple[DigestedColumn, ...]:
+        """Rejected (batch-used) when a batch comes again with other rows than it was decided with; what it is digested
+        by.
+        """
+
+        def is_same(columns: tuple[DigestedColumn, ...]) -> bool:
+            return before.may_be(rows.counted(self._digest(table, columns, deleted)))
+
+        before, now = decision.rows, digested_columns(table)
+        if decision.columns is not None:
+            given = rows.counted(self._digest(table, decision.columns, deleted))
+            batches.require_same(table, name, before, given, decision.columns)
+            return decision.columns
+        if is_same(now):
+            return now
+        # A decision of an earlier version does not say its columns: they are some that the table has had.
+        earlier = columns_of_before(self._cluster.log(), table) if table.alterations is not msgspec.UNSET else []
+        found = next((columns for columns in earlier if columns != now and is_same(columns)), None)
+        if found is None:
+            batches.require_same(table, name, before, rows.counted(self._digest(table, now, deleted)))
+        return found or now
+
+    def _digest(self, table: Table, columns: tuple[DigestedColumn, ...], deleted: bool) -> RowDigest:
+        known = self._planning.metadata.schema.tables.get(table.table_id, table)
+        if any(one.number > known.last_column_id for one in columns):
+            known = self._planning.catch_up(0).schema.tables.get(table.table_id, known)
+        return RowDigest(columns, table, known, deleted)
+
     def require_answers(self, table: Table, level: ConsistencyLevel, located: batches.Located) -> None:
         """Staging lost parts of a batch again is only safe when nobody can have them. Raises ConsistencyNotReached."""
         if located.unanswered:
@@ -275,7 +306,7 @@ class Writing:
         deleted: bool,
         within: Collection[Interval] = (),
         *,
-        digested: bool = False,
+        columns: tuple[DigestedColumn, ...] | None = None,
         announces: bool = False,
     ) -> list[StagedFile]:
         """Stage rows at a time later than every write that was acknowledged before this one began.
@@ -284,12 +315,14 @@ class Writing:
         that was acknowledged is on a quorum, so its time is among those of the `opened` replicas if these are enough
         for the level. Where they are not, they are opened again: staging took time, they may be back.
 
+        `columns`: what rows of a named batch are digested by.
         `announces`: nothing decides later on whether these files land, so that the write may be put among those that
         may land while the disks sync them.
         """
         planning = self._planning
         announced = level if announces else None
-        written_at, staged = self._stage_now(rows, table, opened, deleted, within, digested, announced)
+        digest = None if columns is None else self._digest(table, columns, deleted)
+        written_at, staged = self._stage_now(rows, table, opened, deleted, within, digest, announced)
         windows = {item.file.window for item in staged}
         if table.append_only or not planning.too_few(table, level, windows, opened):
             return staged
@@ -302,7 +335,7 @@ class Writing:
                 return (
                     staged
                     if newest < written_at
-                    else self._stage_now(rows, table, opened, deleted, within, digested, announced)[1]
+                    else self._stage_now(rows, table, opened, deleted, within, digest, announced)[1]
                 )
         raise ConsistencyNotReached(
             f"the write to {table.full_name}",
@@ -319,7 +352,7 @@ class Writing:
         opened: Mapping[VolumeId, ReplicaSnapshot],
         deleted: bool,
         within: Collection[Interval],
-        digested: bool,
+        digest: RowDigest | None,
         announced: ConsistencyLevel | None,
     ) -> tuple[int, list[StagedFile]]:
         planning = self._planning
@@ -340,7 +373,7 @@ class Writing:
             kept_at=kept_at,
         )
         announce = partial(self._announce, table, announced) if kept_at and announced is not None else None
-        return plan.written_at, rows.stage(plan, digested=digested, announce=announce)
+        return plan.written_at, rows.stage(plan, digest=digest, announce=announce)
 
     def _announce(self, table: Table, level: ConsistencyLevel, staged: Sequence[StagedFile]) -> None:
         """Put a write among those that may land while it is staged. Raises StorageUnavailable."""

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from functools import partial
 
 from deltalake import DeltaTable, Schema
+from epochlake.jobs.replicas.protocols import protocol_of
 from epochlake.metastore import delta_commits
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import TABLET
-
-_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 
 
 def create_table(storage: Storage, uri: str, schema: Schema, configuration: Mapping[str, str]) -> None:
@@ -36,12 +35,13 @@ def _create_by_delta_rs(storage: Storage, uri: str, schema: Schema, configuratio
 
 
 def _put_first_commit(storage: Storage, uri: str, schema: Schema, configuration: Mapping[str, str]) -> None:
+    declared = schema.to_json()
     metadata = {
         "id": str(uuid.uuid4()),
         "name": None,
         "description": None,
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": schema.to_json(),
+        "schemaString": declared,
         "partitionColumns": [TABLET],
         "createdTime": time.time_ns() // 1_000_000,
         "configuration": dict(configuration),
@@ -49,4 +49,4 @@ def _put_first_commit(storage: Storage, uri: str, schema: Schema, configuration:
     storage.create_directory(uri)
     storage.create_directory(places.join(uri, delta_commits.LOG))
     # Of two that create it at once one does.
-    delta_commits.put_commit(storage, uri, 0, "CREATE TABLE", [{"protocol": _PROTOCOL}, {"metaData": metadata}])
+    delta_commits.put_commit(storage, uri, 0, "CREATE TABLE", [protocol_of(declared), {"metaData": metadata}])

@@ -14,6 +14,7 @@ from typing import TypeVar
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError
 from epochlake.jobs.replicas.outcomes import FencedOff, Unreachable
+from epochlake.jobs.replicas.protocols import needs_feature, protocol_of
 from epochlake.jobs.replicas.replica import (
     ATTEMPTS,
     CHECKPOINT_INTERVAL,
@@ -29,6 +30,7 @@ from epochlake.jobs.replicas.replica import (
     pause,
 )
 from epochlake.metastore import delta_checkpoints, delta_commits
+from epochlake.metastore.delta_commits import Action
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.storage import failures, places
@@ -158,9 +160,11 @@ def change_properties(
         return True
     configuration = {**snapshot.metadata["configuration"], **properties}
     declared = {} if columns is None else {"schemaString": columns.schema}
-    line = {"metaData": {**snapshot.metadata, **declared, "configuration": configuration}}
+    lines: list[Action] = [{"metaData": {**snapshot.metadata, **declared, "configuration": configuration}}]
+    if columns is not None and needs_feature(columns.schema) and not needs_feature(snapshot.metadata["schemaString"]):
+        lines.insert(0, protocol_of(columns.schema))
     version = snapshot.version + 1
-    if not delta_commits.put_commit(storage, uri, version, "SET TBLPROPERTIES", [line]):
+    if not delta_commits.put_commit(storage, uri, version, "SET TBLPROPERTIES", lines):
         return False
     delta_checkpoints.checkpoint_if_due(storage, snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
     return True

@@ -12,7 +12,7 @@ many neighbouring ones as begin in its slice of the token space (slices.py). Ran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.slices import tasks_of_slices
 from epochlake.jobs.replicas.staging_plan import StagingPlan
-from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.model import VolumeId
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import MIN_TOKEN, TOKEN, with_token
 
@@ -48,20 +48,20 @@ class StagedFile(msgspec.Struct, frozen=True):
     digest: int | None = None
 
 
-def stage(df: DataFrame, plan: StagingPlan, *, digested: bool = False) -> list[StagedFile]:
+def stage(df: DataFrame, plan: StagingPlan) -> list[StagedFile]:
     """Store the rows of `df` in the directories of the write replicas of their ranges; the files, in token order.
 
     `df` has the table's columns with their declared types, in order, perhaps without generated ones; when the plan is
     one of deleting, the key columns suffice, and the rows become tombstones. The window of each file is the range of
-    the plan's routing that it was staged for. `digested`: add up the digests of the rows of each file.
+    the plan's routing that it was staged for. A column of digests of rows is not stored: they are added up for each
+    file.
 
     Raises InvalidRequest, and nothing of it will ever be visible: a null in a key column or in one that is declared not
     nullable, two rows with the same key for a table that is not append-only, a range without a route.
     """
     plan = msgspec.structs.replace(plan, tasks=_tasks(df, plan))
-    routed = _routed(df.withColumn(ROW_DIGEST, row_digest(plan.table, df.columns)) if digested else df, plan)
-    rows = routed.mapInArrow(partial(encode_rows, plan), RESULT_DDL).toArrow()
-    return staged_files(rows, plan, digested=digested)
+    rows = _routed(df, plan).mapInArrow(partial(encode_rows, plan), RESULT_DDL).toArrow()
+    return staged_files(rows, plan, digested=ROW_DIGEST in df.columns)
 
 
 Announce = Callable[[list[StagedFile]], None]
@@ -79,36 +79,6 @@ def stage_here(
 
     told = encode_rows(plan, batches, None if announce is None else stored)
     return staged_files(pa.Table.from_batches(told, RESULT), plan, digested=digested)
-
-
-def row_digest(table: Table, given: Collection[str] = ()) -> Column:
-    """A 64-bit digest of a row's values in the table's columns; added up, it does not depend on the order of rows."""
-    from pyspark.sql import functions as F
-
-    return F.xxhash64(*[F.col(f"`{name}`") for name in digested_columns(table, given)])
-
-
-def digested_columns(table: Table, given: Collection[str] = ()) -> list[str]:
-    """The columns that the digest of a row is of. Those with maps do not count, as Spark does not hash them, nor those
-    that are generated, as they follow from the others.
-
-    `given`: the columns that rows come with; of a batch of changes it counts as well which of them are deletes.
-    """
-    names = [
-        column.name
-        for column in table.columns
-        if "map<" not in column.type.lower() and column.generated is msgspec.UNSET
-    ]
-    return [*names, DELETED] if DELETED in given else names
-
-
-def digest_of_rows(df: DataFrame, table: Table) -> tuple[int, int]:
-    """How many rows these are, and the sum of their digests as a signed 64-bit number that wraps around."""
-    from pyspark.sql import functions as F
-
-    total = F.sum(row_digest(table, df.columns).cast("decimal(20,0)"))
-    [row] = df.agg(F.count(F.lit(1)).alias("rows"), total.alias("digest")).collect()
-    return int(row["rows"]), wrapped(int(row["digest"] or 0))
 
 
 def wrapped(number: int) -> int:

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from epochlake.jobs.replicas import protocols
 from epochlake.jobs.replicas.files import DataFile, from_add, from_add_actions, id_in
 from epochlake.metastore import delta_commits
 from epochlake.metastore.delta_commits import Action
@@ -210,7 +211,7 @@ class ReplicaState:
             for action in commit:
                 [(kind, content)] = action.items()
                 match kind, content:
-                    case "commitInfo", _:
+                    case (("commitInfo" | "protocol"), _):
                         pass
                     case "add", dict():
                         adds.append(from_add(content))
@@ -355,18 +356,28 @@ def _folded(storage: Storage, uri: str) -> ReplicaState:
     if not commits:
         delta_commits.require_whole(storage, uri)
         raise TableNotFoundError(f"no table at {uri}")
-    first, *others = commits
-    described = [action for action in first if "protocol" not in action]
     try:
-        return ReplicaState(-1, {}, None, {}).after([described, *others])
+        return ReplicaState(-1, {}, None, {}).after(commits)
     except UnknownAction as error:
         raise failures.StorageDamaged(
             f"the replica table {uri} holds what Epochlake has not written: {error}"
         ) from error
 
 
+def _opened(storage: Storage, uri: str) -> DeltaTable:
+    def opened() -> DeltaTable:
+        return DeltaTable(places.delta_uri(uri), storage_options=storage.delta_options(uri))
+
+    try:
+        return opened()
+    except DeltaError as error:
+        if not protocols.is_left_out(error) or not protocols.complete(storage, uri):
+            raise
+    return opened()
+
+
 def _read_by_delta_rs(storage: Storage, uri: str) -> ReplicaState:
-    table = DeltaTable(places.delta_uri(uri), storage_options=storage.delta_options(uri))
+    table = _opened(storage, uri)
     metadata = table.metadata()
     action = {
         "id": str(metadata.id),

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.gate.batches import Count
+from epochlake.jobs.gate.row_digests import RowDigest
 from epochlake.jobs.replicas.encoding import ROW_DIGEST
 from epochlake.jobs.replicas.reading import ReadPlan, Scan
 from epochlake.jobs.replicas.scanning import Asked
@@ -73,12 +74,15 @@ class WorldRows:
         self._notes = dict(notes)
         self._shares = shares
 
-    def stage(self, plan: StagingPlan, *, digested: bool = False, announce: Announce | None = None) -> list[StagedFile]:
+    def stage(
+        self, plan: StagingPlan, *, digest: RowDigest | None = None, announce: Announce | None = None
+    ) -> list[StagedFile]:
         self.times.append(plan.written_at)
         plan = msgspec.structs.replace(plan, shared_file_bytes=SHARED_FILE_BYTES if self._shares else 0)
+        digested = digest is not None
         return stage_here(plan, [self._batch(digested)], digested=digested, announce=announce)
 
-    def counted(self) -> Count:
+    def counted(self, digest: RowDigest) -> Count:
         return Count(len(self._notes), wrapped(sum(_digest(*row) for row in self._notes.items())))
 
     def within(self, windows: Collection[Interval]) -> WorldRows:

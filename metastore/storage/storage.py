@@ -333,9 +333,14 @@ class Storage:
         return sorted(entries, key=lambda entry: entry.name)
 
     def list_names(self, uri: str) -> list[str]:
-        """The names in a local directory, in no order. Raises MissingFile when it is not there."""
-        path = require_local(uri)
-        return self.within_deadline("list", uri, lambda: self.disk.names(path))
+        """The names in a directory, in no order. Raises MissingFile when it is not there."""
+        path = local_path(uri)
+        if path is not None:
+            return self.within_deadline("list", uri, lambda: self.disk.names(path))
+        store, key = self.filesystem(uri)
+        return self.within_deadline(
+            "list", uri, lambda: [info.base_name for info in store.get_file_info(fs.FileSelector(key))]
+        )
 
     def move_file(self, source: str, target: str) -> bool:
         """Give a local file another name in its directory, in place of none; whether it was there."""

@@ -167,7 +167,7 @@ WRITES = (
         "a batch comes again with other rows",
         "019: a batch that is tried again brings the same rows",
         WRITING,
-        "        batches.require_same_rows(table, batch, decision, given)\n",
+        "            batches.require_same(table, name, before, given, decision.columns)\n",
         "",
         ROWS,
     ),

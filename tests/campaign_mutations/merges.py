@@ -37,7 +37,7 @@ MUTATIONS = (
         "a named merge says nothing of the number that it wants",
         "073: the intent is on the disk before the entry",
         MERGING,
-        "            if call.name and not journal.intend(call.name, before, Intent(tail + 1, attempt, call.source)):\n",
+        "            if call.name and not journal.intend(call.name, before, intent):\n",
         "            if False:\n",
         MERGES,
     ),

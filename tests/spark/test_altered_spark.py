@@ -115,3 +115,76 @@ def test_rows_that_spark_stages_are_judged_by_the_checks_of_the_table(cluster: C
             pipeline.write(small, TABLE, deletes=spark.createDataFrame([(1,)], "id bigint"))
         pipeline.write(spark.createDataFrame([(5, *rest)], names), TABLE, batch="b")
         assert sorted(row["id"] for row in pipeline.read(TABLE).collect()) == [1, 5]
+
+
+def test_a_batch_that_comes_again_after_a_change_of_columns_is_the_same_for_spark_and_without(
+    cluster: Cluster, spark: SparkSession
+) -> None:
+    rows = [
+        (1, "old", 7, Decimal("1.25"), date(2020, 1, 1), 0.1, "kept"),
+        (2, "", None, None, None, None, None),
+        (3, "also", -(2**31), Decimal("-0.01"), date(1960, 1, 1), float("nan"), None),
+    ]
+    given = spark.createDataFrame(rows, COLUMNS.replace(" not null", ""))
+    later = given.withColumnRenamed("note", "remark")
+    with cluster.pipeline("test", spark) as pipeline:
+        pipeline.write(given, TABLE, batch="b")
+        administration.alter_table(
+            cluster,
+            TABLE,
+            rename={"note": "remark"},
+            widen={"size": "bigint", "price": "decimal(14,4)", "day": "timestamp_ntz", "rate": "double"},
+            add=parse_added(["zone string not null default 'it''s'", "k int"]),
+            order=["k"],
+        )
+        wide = later.selectExpr("*").withColumn("size", later["size"].cast("bigint"))
+        others = [later, wide.selectExpr("*", "'it''s' AS zone", "cast(null AS int) AS k")]
+        assert all(pipeline.write(one, TABLE, batch="b").already for one in others)
+        assert cluster.write(TABLE, later.toArrow(), batch="b").already
+        seconds = "cast(day AS timestamp_ntz) + interval 1 second AS day"
+        different = [
+            wide.selectExpr("id", "remark", "size + 4294967296 AS size", "price", "day", "rate", "gone"),
+            wide.selectExpr("id", "remark", "size", "price", seconds, "rate", "gone"),
+            wide.selectExpr("id", "remark", "size", "price", "day", "rate * 1e300 AS rate", "gone"),
+            wide.selectExpr("*", "'other' AS zone"),
+            wide.selectExpr("*", "0 AS k"),
+        ]
+        for one in different:
+            with pytest.raises(Rejected, match="batch-used"):
+                pipeline.write(one, TABLE, batch="b")
+            with pytest.raises(Rejected, match="batch-used"):
+                cluster.write(TABLE, one.toArrow(), batch="b")
+        assert pipeline.count(TABLE) == 3
+
+
+def test_a_batch_with_structs_that_comes_again_after_a_change_of_fields_is_the_same(
+    cluster: Cluster, spark: SparkSession
+) -> None:
+    schema = "id bigint, at struct<zip:int,city:string>, list array<struct<p:smallint>>"
+    administration.create_table(
+        cluster,
+        "air.homes",
+        [(name, type_, True) for name, type_ in (one.split(" ") for one in schema.split(", "))],
+        ["id"],
+    )
+    given = spark.createDataFrame([(1, (7, "Rome"), [(1,), None]), (2, None, None), (3, (None, None), [])], schema)
+    with cluster.pipeline("test", spark) as pipeline:
+        pipeline.write(given, "air.homes", batch="b")
+        administration.alter_table(
+            cluster,
+            "air.homes",
+            add=parse_added(["at.k int", "list.element.q string"]),
+            widen={"at.zip": "bigint", "list.element.p": "int"},
+            rename={"at.city": "town"},
+            order=["at.k"],
+        )
+        now = "id bigint, at struct<k:int,zip:bigint,town:string>, list array<struct<p:int,q:string>>"
+        same = [(1, (None, 7, "Rome"), [(1, None), None]), (2, None, None), (3, (None, None, None), [])]
+        assert pipeline.write(spark.createDataFrame(same, now), "air.homes", batch="b").already
+        for first in [
+            (1, (None, 2**40, "Rome"), same[0][2]),
+            (1, (0, 7, "Rome"), same[0][2]),
+            (1, same[0][1], [(1, "q"), None]),
+        ]:
+            with pytest.raises(Rejected, match="batch-used"):
+                pipeline.write(spark.createDataFrame([first, *same[1:]], now), "air.homes", batch="b")

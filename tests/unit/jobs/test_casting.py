@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from epochlake.jobs.exchange.casting import SHOWN_ROWS, cast_without_loss, fit
-from epochlake.metastore.metadata.model import Column, Table
+from epochlake.metastore.metadata.model import Alterations, Column, Table
 from epochlake.placement.errors import InvalidRequest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,9 +114,17 @@ def test_a_missing_column_is_null_where_it_may_be_and_all_that_is_wrong_is_told_
     found, done = fit(rows, table)
     assert found.to_pylist() == [{"id": 1, "note": None, "day": dt.date(2013, 1, 1)}]
     assert (done.casts, done.filled) == ({"id": "bigint to int", "day": "string to date"}, ("note",))
+    assert not done.defaults, "null is no default"
     with pytest.raises(InvalidRequest) as told:
         fit(pa.table({"id": [2**40], "tail": ["x"]}), table, first_row=500_000)
     for one in ("no column tail", "column day (date) is missing", f"row 500000 has {2**40}"):
         assert one in str(told.value)
     keys, _ = fit(pa.table({"id": [1], "tail": ["x"]}), table, keys_only=True)
     assert keys.to_pylist() == [{"id": 1}]
+
+
+def test_a_file_with_a_column_that_is_called_otherwise_now_is_told_so() -> None:
+    columns = (Column("id", "bigint", False, 1, "id"), Column("town", "string", True, 2, "city"))
+    table = Table("t", "own", "sales", columns, ("id",), alterations=Alterations(7, 2, 2))
+    with pytest.raises(InvalidRequest, match=r"it has no column city; city is called town now"):
+        fit(pa.table({"id": [1], "city": ["Rome"]}), table)

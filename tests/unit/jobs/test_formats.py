@@ -20,6 +20,7 @@ from epochlake.jobs.administration.schema import table_id_of
 from epochlake.jobs.coordinator.effects import tablets as side_effects
 from epochlake.jobs.gate.batches import BatchContents, Count, Generation, batch_id, decided
 from epochlake.jobs.gate.merge_journal import Intent, MergeCounts, MergeEntry, MergeJournal
+from epochlake.jobs.gate.row_digests import DigestedColumn
 from epochlake.jobs.replicas.change_entries import TAG, ChangeEntry, Said, Totals, added, entry_of
 from epochlake.jobs.replicas.change_index import ChangeIndex
 from epochlake.jobs.replicas.change_intents import Intent as ChangeIntent
@@ -237,18 +238,21 @@ def generation_of_a_batch(generation: int) -> Generation:
     file = DataFile(FILES[1], "2-1", f"_tablet=2-1/{FILES[1]}.parquet", 1322, 3, -(2**62), -(2**62) + 2, 100, 101, True)
     staged = StagedFile(file, frozenset({1, 2}), {3: "no space left"}, -(2**63) if generation >= 3 else None)
     replaces = "2-1" if generation == 1 else "4000000000000000-7fffffffffffffff"
-    return Generation("b-1", "air.flights", (staged,), (replaces,))
+    columns = (DigestedColumn(1, "bigint"), DigestedColumn(7, "struct<a:int>")) if generation >= 4 else msgspec.UNSET
+    return Generation("b-1", "air.flights", (staged,), (replaces,), columns)
 
 
-@pytest.mark.parametrize("generation", [1, 2, 3])
+@pytest.mark.parametrize("generation", [1, 2, 3, 4])
 def test_what_a_batch_is_made_of(tmp_path: Path, generation: int) -> None:
     expected = generation_of_a_batch(generation)
     place = tmp_path / names()["decision of batch b-1"]
     place.parent.mkdir()
     place.write_bytes(stored(f"batch.{generation}.json"))
-    assert decided(STORAGE, str(tmp_path), "b-1") == BatchContents(1, expected.files)
+    assert decided(STORAGE, str(tmp_path), "b-1") == BatchContents(
+        1, expected.files, None if generation < 4 else expected.columns
+    )
     assert msgspec.json.decode(place.read_bytes(), type=Generation) == expected
-    if generation == 3:
+    if generation >= 3:
         assert msgspec.json.encode(expected) == place.read_bytes()
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from epochlake.jobs.gate import spilled_rows
 from epochlake.jobs.gate.arrow_rows import rows_to_write
+from epochlake.jobs.gate.row_digests import RowDigest, digested_columns
 from epochlake.jobs.gate.spilled_rows import KEPT_MS, SpilledRows, forget_old_spills, forget_spills, spill
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest
@@ -20,6 +21,8 @@ from tests.support.storages import STORAGE
 TABLE = Table(
     "t", "air", "flights", (Column("id", "bigint", False), Column("note", "string", True)), ("id",), append_only=False
 )
+
+DIGEST = RowDigest(digested_columns(TABLE), TABLE, TABLE)
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 7])
@@ -40,15 +43,17 @@ def test_spills_are_merged_in_token_order_and_hold_every_row_once(
         for one in spill(STORAGE, str(tmp_path), f"{number}", TABLE, batches)
     ]
     assert max(one.rows for one in spills) <= 40 + 23
-    held = SpilledRows(STORAGE, spills, TABLE)
+    held = SpilledRows(STORAGE, spills)
     merged = pa.Table.from_batches(held.batches())
     tokens = merged[TOKEN].to_numpy()
     assert (np.diff(tokens) >= 0).all()
     assert sorted(merged["id"].to_pylist()) == sorted(ids)
-    assert held.counted() == rows_to_write(rows, TABLE).counted()
+    assert held.counted(DIGEST) == rows_to_write(rows, TABLE).counted(DIGEST)
     low, high = int(np.quantile(tokens, 0.3)), int(np.quantile(tokens, 0.6))
-    assert held.within([(low, high)]).counted() == rows_to_write(rows, TABLE).within([(low, high)]).counted()
-    assert held.within([(1, 0)]).counted().count == 0
+    assert held.within([(low, high)]).counted(DIGEST) == rows_to_write(rows, TABLE).within([(low, high)]).counted(
+        DIGEST
+    )
+    assert held.within([(1, 0)]).counted(DIGEST).count == 0
     forget_spills(STORAGE, str(tmp_path))
     assert not tmp_path.exists()
 
