@@ -359,9 +359,9 @@ class Cluster(Store):
         """Write the rows of files: Parquet, CSV, JSON by the line or Arrow, directories and patterns of them.
 
         Each 500,000 rows of a file are a write. With `batch` each has a name of its own, and a load that ended half-way
-        is called again: what has landed is `already` there. Columns that a file lacks are null, and types are cast
-        where that loses nothing; the results say so. Raises InvalidRequest for a file that does not fit, of which
-        nothing has landed then, and as `write`.
+        is called again: what has landed is `already` there. Columns that a file lacks have their default, or are null,
+        and types are cast where that loses nothing; the results say so. Raises InvalidRequest for a file that does not
+        fit, of which nothing has landed then, and as `write`.
         """
         from epochlake.jobs.exchange.loading import load_files
 

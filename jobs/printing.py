@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from epochlake.placement.showing import size
+from epochlake.placement.showing import plural, size
 from rich import box
 from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
@@ -72,10 +72,6 @@ def seconds(value: float) -> str:
 
 def state(word: str) -> Text:
     return Text(word, style=COLOURS.get(word, ""))
-
-
-def plural(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def left_out(count: int, word: str) -> list[Text]:

@@ -65,9 +65,22 @@ def size(count: int | None) -> str | None:
     if count is None:
         return None
     value, unit = float(count), 0
-    while value >= 1000 and unit < len(_UNITS) - 1:
+    while value >= (1000 if unit == 0 else 999.5) and unit < len(_UNITS) - 1:  # 999.6 would be 1e+03
         value, unit = value / 1000, unit + 1
     return f"{count} B" if unit == 0 else f"{value:.3g} {_UNITS[unit]}"
+
+
+def plural(count: int, word: str) -> str:
+    """How many of what: `1 row`, `2,000 rows`."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A duration as it was given, for people: `7 days`, `36 hours`, `90 seconds`. Nothing of it is rounded away."""
+    for length, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if seconds and seconds % length == 0:
+            return plural(int(seconds // length), unit)
+    return plural(int(seconds), "second") if float(seconds).is_integer() else f"{seconds:g} seconds"
 
 
 def html_of(document: object) -> str:

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.member_mutants import MEMBER_MUTANTS
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("placement", "metastore", "jobs")
 FOLDERS = ("epochlake", *PACKAGES, "tests", "benchmarks", "docs", "conf", "notebooks")
@@ -36,6 +38,7 @@ class Mutant(NamedTuple):
 
 COMMITTER = ("tests/unit/metastore/test_committer_truth.py", "tests/unit/metastore/test_committer_interleavings.py")
 PAST = "jobs/gate/past_reading.py"
+LOG_MEMBERS = ("tests/unit/metastore/test_member_seats.py",)
 CHECKS = ("tests/unit/jobs/test_checks.py",)
 GENERATED = ("tests/unit/jobs/test_generated_columns.py",)
 TTL = "tests/unit/jobs/test_time_to_live.py"
@@ -43,6 +46,7 @@ STRUCTS = ("tests/unit/jobs/test_altered_structs.py",)
 PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
 
 MUTANTS = (
+    *(Mutant(*one, LOG_MEMBERS) for one in MEMBER_MUTANTS),
     Mutant(
         "rows of a replica that goes are handed to one of those that stay",
         "metastore/metadata/model.py",

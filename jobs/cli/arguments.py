@@ -23,7 +23,10 @@ AsOf = Annotated[
     typer.Option("--as-of", metavar="TIME", help="The rows as they were then: 2013-01-01T10:00:00Z, with a zone."),
 ]
 
-TableName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", show_default=False)]
+TableName = Annotated[
+    str,
+    typer.Argument(metavar="KEYSPACE.TABLE", help="The table, with its keyspace: air.flights.", show_default=False),
+]
 RequestName = Annotated[
     str,
     typer.Argument(metavar="REQUEST", help="Its id, or the node or keyspace that it is about.", show_default=False),

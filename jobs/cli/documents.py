@@ -56,8 +56,8 @@ class Loaded(msgspec.Struct, frozen=True):
     `epoch`: at which its acknowledgements were judged. `already`: the batch of this name had reached the level before.
     `missing`: what each replica said that has not acknowledged although it should have; the level was reached without.
     `warnings`: what does no harm to this write and should not stay so. `casts`: columns that were stored as another
-    type; `filled`: columns that a file lacks, which are null; `parts`: each write, with the file that its rows are
-    from.
+    type; `filled`: columns that a file lacks; `defaults`: of those the ones that have a default, with its text, while
+    others are null; `parts`: each write, with the file that its rows are from.
     """
 
     table: str
@@ -73,6 +73,7 @@ class Loaded(msgspec.Struct, frozen=True):
     casts: dict[str, str] = {}
     filled: tuple[str, ...] = ()
     parts: tuple[LoadedOf, ...] = ()
+    defaults: dict[str, str] = {}
 
 
 class LogEntry(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ that would be a failure by itself.
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ INTERRUPTED = 130
 USAGE = 2
 
 REPORT = "Run it again with --verbose, and report what it prints"
+
+_NO_COMMAND = re.compile(r"No such command '([^']*)'\.")
 
 GLOBAL_FLAGS = frozenset({"--verbose", "-v"})
 GLOBAL_VALUES = frozenset({"--conf", "--root", "--output", "-o"})
@@ -91,8 +94,9 @@ def _command() -> Any:
     """The tree of commands. Making it takes longer than most commands do."""
     import typer
     from epochlake.jobs.cli.app import app
+    from epochlake.jobs.cli.helping import shown
 
-    return typer.main.get_command(app)
+    return shown(typer.main.get_command(app))
 
 
 def globals_first(arguments: Sequence[str]) -> list[str]:
@@ -176,7 +180,14 @@ def _tell_usage(error: Exception, as_json: bool) -> None:
     message = _one_line(text) or "A command is missing."  # then the help has been printed already
     message += "" if message.endswith((".", "?", "!")) else "."
     context = getattr(error, "ctx", None)
-    hint = f"See `{context.command_path if context is not None else PROGRAM} --help`"
+    path = context.command_path if context is not None else PROGRAM
+    hint = f"See `{path} --help`"
+    commands = getattr(context.command, "commands", None) if context is not None else None
+    if commands and (word := _NO_COMMAND.match(message)):
+        from epochlake.jobs.cli.helping import meant
+
+        message, near = word[0], meant(word[1], commands)
+        hint = f"Did you mean `{path} {near}`? {hint}" if near else f"{hint}: {', '.join(commands)}"
     if as_json:
         from epochlake.jobs.cli.documents import ErrorBody
 

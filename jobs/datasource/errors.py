@@ -1,17 +1,23 @@
 """Errors of Epochlake as Spark shows them: one of its own kind, with a code, the reason and the hint.
 
 Spark calls a data source in processes of its own, and carries what is raised there to the user as a text. So the text
-has to say everything.
+has to say everything. Spark puts the frames of its process in front of it, where nobody wants to read them: they are
+left out of errors that say what to do, and stay with all others.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from epochlake.placement.errors import EpochlakeError
 from pyspark.errors import PySparkRuntimeError
+
+_WORKERS = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.", "pyspark.sql.streaming.")
+"""Modules that Spark runs as its processes of Python."""
 
 
 class EpochlakeSparkError(PySparkRuntimeError):
@@ -24,7 +30,17 @@ def as_spark_says() -> Iterator[None]:
     try:
         yield
     except EpochlakeError as error:
+        if _is_worker():
+            # Read by Spark when it hands on what ends this process, which it does with every error: a worker that has
+            # failed is not used again, so no frames of others are hidden.
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise EpochlakeSparkError(f"[{code_of(error)}] {error}") from None
+
+
+def _is_worker() -> bool:
+    """Whether this process is one that Spark has started to run Python in."""
+    started_as = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return started_as is not None and started_as.name.startswith(_WORKERS)
 
 
 def code_of(error: EpochlakeError) -> str:

@@ -16,7 +16,7 @@ from epochlake.jobs.gate.merge import overwrite_by, require_overwritable
 from epochlake.jobs.gate.spilled_rows import NewSpilledRows, Spill, SpilledRows, forget_spills, spill
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage import places
-from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.consistency import ConsistencyLevel, require_local
 from epochlake.placement.errors import InvalidRequest
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -40,9 +40,11 @@ class _Writing:
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
         with as_spark_says(), options.open() as cluster:
+            metadata = cluster.catch_up()
+            self._table = metadata.table(options.table)
+            metadata.require_datacenter(options.datacenter)
             if options.consistency is not None:
-                ConsistencyLevel.parse(options.consistency)
-            self._table = cluster.catch_up().table(options.table)
+                require_local(ConsistencyLevel.parse(options.consistency), options.datacenter)
             try:
                 _require_fitting(self._table, schema, deleted=options.deletes)
             except InvalidRequest as misfit:

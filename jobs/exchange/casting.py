@@ -25,11 +25,12 @@ SHOWN_ROWS = 5
 
 class Fitted(msgspec.Struct, frozen=True):
     """What was done to rows so that they fit. `casts`: by column, from which type to which; `filled`: columns that they
-    lack, which are null, or have the column's default.
+    lack, which are null, or have the column's default; `defaults`: of those the ones that have it, with its text.
     """
 
     casts: dict[str, str]
     filled: tuple[str, ...]
+    defaults: dict[str, str] = {}
 
 
 def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = False) -> tuple[pa.Table, Fitted]:
@@ -70,7 +71,9 @@ def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = F
             casts[column.name] = f"{canonical(type_name(given.type))} to {canonical(column.type)}"
     if problems:
         raise misfit(table, problems, wanted)
-    return pa.table(columns), Fitted(casts, tuple(filled))
+    lacking = (column for column in wanted if column.name in filled)
+    defaults = {column.name: column.default for column in lacking if column.default is not msgspec.UNSET}
+    return pa.table(columns), Fitted(casts, tuple(filled), defaults)
 
 
 def cast_without_loss(values: pa.ChunkedArray, wanted: pa.DataType) -> tuple[pa.ChunkedArray | None, list[int]]:

@@ -23,13 +23,18 @@ if TYPE_CHECKING:
 
 
 class LoadedPart(Shown, msgspec.Struct, frozen=True):
-    """A part of a file that was written. `batch`: its name, None without one; `written`: what the gate said."""
+    """A part of a file that was written. `batch`: its name, None without one; `written`: what the gate said.
+
+    `filled`: columns that the file lacks; `defaults`: of those the ones that have a default, with its text. Others are
+    null.
+    """
 
     file: str
     batch: str | None
     casts: dict[str, str]
     filled: tuple[str, ...]
     written: Written
+    defaults: dict[str, str] = {}
 
 
 Progress = Callable[[LoadedPart, int, int], None]
@@ -98,7 +103,7 @@ def load_files(
                     name = former
                 require_the_same()
                 written = change(table, rows, consistency=consistency, batch=name, datacenter=datacenter)
-                done.append(LoadedPart(str(source.path), name, fitted.casts, fitted.filled, written))
+                done.append(LoadedPart(str(source.path), name, fitted.casts, fitted.filled, written, fitted.defaults))
                 require_the_same()
                 progress(done[-1], sum(sizes[: number + 1]), sum(sizes))
         except EpochlakeError as error:

@@ -119,9 +119,15 @@ def _is_of_sql(path: Path, names: Sequence[str]) -> bool:
 
 
 def _made_anew(path: Path, how: str, what: str) -> str:
-    """A hint with a command that makes another file of one, in which its columns are otherwise."""
-    file, to = str(path).replace("'", "''"), f"{path.stem}-{what}.parquet"
-    question = f"SELECT * {how} FROM '{file}'"
+    """A hint with a command that makes another file of one, in which its columns are otherwise.
+
+    Cells of CSV stay the texts that they are: DuckDB takes a column of numbers with an `NA` in it for one of texts.
+    """
+    source, suffix = "'" + str(path).replace("'", "''") + "'", "parquet"
+    if SUFFIXES.get(path.suffix.lower()) is Format.CSV:
+        source, suffix = f"read_csv({source}, all_varchar=true)", "csv"
+    to = f"{path.stem}-{what}.{suffix}"
+    question = f"SELECT * {how} FROM {source}"
     return f"Take {to}, which this makes: epochlake query {_in_a_shell(question)} --to {_in_a_shell(to)}"
 
 

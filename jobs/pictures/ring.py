@@ -53,6 +53,7 @@ def draw_ring(arcs: Arcs) -> go.Figure:
                 )
             )
     _circle(figure)
+    figure.update_layout(showlegend=True)  # of one node as well, whose name is nowhere else
     ranges = plural(len(arcs.lows), "range")
     sampled = f", drawn as {MOST_ARCS} arcs" if drawn is not arcs else ""
     written = ", hatched: gets writes only" if (coming >= 0).any() else ""

@@ -64,6 +64,10 @@ def styled(figure: go.Figure, title: str, subtitle: str = "", height: int = 460)
     axis = {"gridcolor": LINES, "linecolor": LINES, "zerolinecolor": LINES, "automargin": True}
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis)
+    if not figure.data:
+        # Plotly draws axes from -1 to 6 where there is nothing, as if they measured something.
+        figure.update_xaxes(visible=False)
+        figure.update_yaxes(visible=False)
     return figure
 
 

@@ -226,6 +226,7 @@ def draw_timeline(
     figure.update_xaxes(title_text="UTC" if by == "time" else "epoch")
     verb = "is" if timeline.left_out == 1 else "are"
     left_out = f"; {plural(timeline.left_out, 'older request')} {verb} left out" if timeline.left_out else ""
-    subtitle = f"epochs {timeline.first} to {timeline.last}{left_out}"
+    epochs = f"epochs {timeline.first} to {timeline.last}"
+    subtitle = f"{epochs if timeline.first < timeline.last else f'epoch {timeline.first}'}{left_out}"
     figure.update_layout(hovermode="closest")
     return style.legend_below(style.styled(figure, title, subtitle, 130 + 26 * len(rows)))

@@ -122,10 +122,14 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
         playing.unexpected = unexpected
         playing.at_peace += [accept] * OPERATORS * is_restored + [heal] * is_damaged
         if scenario.settings.members:
-            members.watch(playing.nemesis)
+            members.watch(playing.nemesis, scenario.faults)
             playing.learned.append(members.require_durable)
             playing.at_peace.append(bring_in_order)
         playing.run()
+        if members.was_given_up:
+            # What was lost was given up: nothing is asked any more of what anybody was told.
+            done, said = playing.nemesis.done, playing.unexpected
+            return History(scenario, [], [], [], world.scheduler.steps, done, playing.coverage, said)
         entries = _at_rest(world, scenario, seen, playing.unexpected)
         if scenario.settings.members and not playing.unexpected:
             playing.unexpected += _lose_the_root(world, members, entries)

@@ -42,7 +42,8 @@ class LogTheme(NamedTuple):
 
     Log members: `operators` is how many change them; (0, 0): the log has none. `restored` is how likely the root is
     lost then, or comes back as it was, `flipped` how likely a directory that may be lost is. `upkeep_paces` and
-    `chores` are those of operators (member_drawing.py).
+    `chores` are those of operators (member_drawing.py). `wiped`: how many may be lost; three
+    are more than a set can lose.
     """
 
     tables: float = 0.3
@@ -80,6 +81,7 @@ class LogTheme(NamedTuple):
     deadlines: tuple[float, ...] = (30.0,)
     unannounced: bool = False
     operators: tuple[int, int] = (0, 0)
+    wiped: tuple[int, int] = (1, 2)
 
 
 ANYTHING = LogTheme()
@@ -430,6 +432,19 @@ LATE_AT_MEMBERS = ROOT_LOST._replace(
     unannounced=True,
 )
 """Somebody stands still as he writes to a log member, and the root is lost then: it is restored before he goes on."""
+
+WIPED_MEMBERS = ROOT_LOST._replace(
+    restored=0.7,
+    flipped=1.0,
+    sorts=((), ("kill",), ("disk away", "disk away", "kill"), ("disk away",)),
+    lurks=0.3,
+    counts=(1, 3, 6),
+    lengths=((0.5, 5.0), (5.0, 15.0)),
+    wiped=(3, 5),
+)
+"""More directories are emptied or come back as they were than a set can lose, others are away, and the root is lost:
+what is restored has all that was followed to, or it is refused.
+"""
 
 LOG_THEMES = (
     *(ANYTHING,) * 6,

@@ -1,8 +1,8 @@
 """Drawing of histories in which commits count on a majority of log members: who changes these, and what goes wrong.
 
-Storage is destroyed at the root and at a few directories only, of which no set of members has more than it can lose.
-While the root is to be restored nothing else keeps anybody from the members that are left: who is lost and who is only
-away cannot be told apart by a recovery.
+Storage is destroyed at the root and at a few directories only, of which no set of members has more than it can lose;
+while the root is to be restored nothing else keeps anybody from the members that are left then, so that it is restored.
+In histories of wiped members it is more than that, and others are away: then a recovery may be refused.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ CHANGES = ("reconfigure", "reconfigure", "reconfigure", "resume members", "cance
 
 SIZES = (3, 3, 3, 5)
 
+MOST_LOST = 2
+"""So many directories are lost at most where a set can lose them."""
+
 
 def scenario_with_members(
     drawing: Drawing, theme: LogTheme, seed: int, parts: Sequence[Part], *, delta: bool
@@ -29,7 +32,8 @@ def scenario_with_members(
     """The committers of a theme, operators beside them, and faults of the theme at the members and the root."""
     chance = drawing.chance
     seconds = round(chance.uniform(*theme.seconds), 3)
-    doomed = chance.sample(range(1, DIRECTORIES + 1), chance.choice([1, 1, 2]))
+    few, many = theme.wiped
+    doomed = chance.sample(range(1, DIRECTORIES + 1), chance.choice([few, few, many]))
     first = _members(chance, doomed)
     loses_root = chance.random() < theme.restored
     operators = [
@@ -54,10 +58,10 @@ def scenario_with_members(
 
 
 def _members(chance: random.Random, doomed: Collection[int]) -> tuple[int, ...]:
-    """A set of directories whose majority is left when the doomed ones are gone."""
+    """A set of directories, whose majority is left when the doomed ones are gone if these are as few as it can lose."""
     while True:
         found = chance.sample(range(1, DIRECTORIES + 1), chance.choice(SIZES))
-        if len({*found} & {*doomed}) <= (len(found) - 1) // 2:
+        if len(doomed) > MOST_LOST or len({*found} & {*doomed}) <= (len(found) - 1) // 2:
             return tuple(sorted(found))
 
 
@@ -77,7 +81,7 @@ def _of_the_theme(
     """Faults of one sort, most of which lie in wait where somebody works at a copy or at the log."""
     chance = drawing.chance
     kinds = chance.choice(theme.sorts)
-    if loses_root:
+    if loses_root and theme.wiped[0] <= MOST_LOST:
         kinds = tuple(kind for kind in kinds if kind in ("kill", "pause", "cut"))
     few = [chance.choice(theme.moments) for _ in range(chance.randint(1, 3))]
     found = []
@@ -108,7 +112,9 @@ def _destroying(
     places += [member(number) for number in doomed if chance.random() < theme.flipped]
     found = []
     for place in places:
-        kind, at = chance.choice(["lost storage", "old storage"]), round(chance.uniform(0, seconds * 0.8), 3)
+        # A root that goes back together with its members is known by ZooKeeper alone.
+        kinds = ["lost storage"] if place == ROOT and len(doomed) > MOST_LOST else ["lost storage", "old storage"]
+        kind, at = chance.choice(kinds), round(chance.uniform(0, seconds * 0.8), 3)
         if theme.unannounced and place == ROOT:
             # The first of three members is written to: the others have been asked what they have promised by then.
             who, when, nth = chance.choice(committers), chance.choice(theme.moments), chance.choice([1, 4, 7, 10])

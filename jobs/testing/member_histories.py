@@ -8,19 +8,24 @@ epoch is durable.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.testing.disk import MEMBERS, ROOT
-from epochlake.jobs.testing.nemesis import Nemesis
-from epochlake.jobs.testing.scenario import Operation
+from epochlake.jobs.testing.member_drawing import MOST_LOST
+from epochlake.jobs.testing.nemesis import DATA, Nemesis
+from epochlake.jobs.testing.power import is_below
+from epochlake.jobs.testing.scenario import Fault, Operation
 from epochlake.jobs.testing.world import DIRECTORIES, World, member
 from epochlake.jobs.upkeep import log_members
+from epochlake.metastore.configuration import EMBEDDED
+from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.generations import DIRECTORY, Generation
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
@@ -42,10 +47,24 @@ class Members:
         self._nemesis: Nemesis | None = None
         self._restored = 0
         """How many exchanges of the root have been answered by a recovery."""
+        self._followed: dict[int, str] = {}
+        """The state of each epoch that somebody has followed to."""
+        self._may_be_refused = False
+        """Whether more is destroyed than a set of members can lose."""
+        self.was_given_up = False
+        """Whether what was lost was given up by people, as a recovery was refused."""
+        compared = random.Random(repr(("compared", world.seed))).random() < 0.5
+        alone = msgspec.structs.replace(world.configuration.zookeeper, connect=EMBEDDED)
+        self._recovering = (
+            world.configuration if compared else msgspec.structs.replace(world.configuration, zookeeper=alone)
+        )
+        """What recoveries are configured with: of two histories one does without what ZooKeeper knows."""
 
-    def watch(self, nemesis: Nemesis) -> None:
-        """Know what is done to the directories from now on."""
+    def watch(self, nemesis: Nemesis, faults: Iterable[Fault]) -> None:
+        """Know what is done to the directories from now on; of all that is to be done `faults`."""
         self._nemesis = nemesis
+        lost = {fault.place for fault in faults if fault.kind in DATA and is_below(fault.place, MEMBERS)}
+        self._may_be_refused = len(lost) > MOST_LOST
 
     # What operators do
 
@@ -99,9 +118,36 @@ class Members:
         if exchanged <= self._restored:
             return None
         storage = world.storage(world.scheduler.current.process)
-        done = log_members.recover(world.configuration, storage, [member(n) for n in range(1, DIRECTORIES + 1)])
+        followed = dict(self._followed)
+        done = log_members.recover(self._recovering, storage, [member(n) for n in range(1, DIRECTORIES + 1)])
         self._restored = max(self._restored, exchanged)
+        self._require_restored(followed, done)
         return done
+
+    def _require_restored(self, followed: dict[int, str], done: log_members.RootRestored) -> None:
+        """What a recovery was content with has whatever somebody had followed to before it began."""
+        held = self._held(done.source, done.generation)
+        # The member may have been emptied since.
+        lost = [epoch for epoch, state in followed.items() if held.get(epoch) != state] if held else []
+        if lost:
+            self._unexpected.append(
+                f"the root was restored up to epoch {done.epoch} without epochs {sorted(lost)}, which somebody knew"
+            )
+
+    def _held(self, uri: str, number: int) -> dict[int, str]:
+        """The state of each epoch in the copy of a generation on a member, past the world's troubles; in another copy
+        where it has gone on.
+        """
+        disk, generations = self._world.disk, f"{uri}/generations"
+        there = sorted(disk.names(generations)) if disk.status(generations) is not None else []
+        place = f"{uri}/generations/{number:020}/log"
+        if f"{number:020}" not in there and there:
+            place = f"{uri}/generations/{there[-1]}/log"
+        if disk.status(f"{place}/_delta_log") is None:
+            return {}
+        if self._world.folder is None:
+            return {entry.epoch: entry.state_id for entry in self._world.logs.entries(place)}
+        return {row["epoch"]: row["state_id"] for row in self._world.folder.rows(place)}
 
     def _exchanged(self) -> int:
         return self._nemesis.exchanged[ROOT] if self._nemesis is not None else 0
@@ -117,6 +163,7 @@ class Members:
             try:
                 world.scheduler.note(f"at peace, recover: {self._recover()}")
                 if log_members.unfinished(world.configuration, storage) is None:
+                    self._without_doubts(storage)
                     return
                 end = chance.choice([log_members.resume, log_members.cancel])
                 ended = self._end(partial(end, world.configuration, storage))
@@ -125,7 +172,24 @@ class Members:
                 said = str(error)
                 world.scheduler.note(f"at peace: {error}")
             world.scheduler.sleep(RETRY_SECONDS)
-        self._unexpected.append(f"the log members do not come in order: {said}")
+        if not self._may_be_refused:
+            self._unexpected.append(f"the log members do not come in order: {said}")
+        self.was_given_up = True
+        world.scheduler.note(f"at peace, given up: {self._give_up(storage)}")
+
+    def _give_up(self, storage: Storage) -> object:
+        """Go on without what is lost, as people are told to."""
+        configuration, everybody = self._world.configuration, [member(n) for n in range(1, DIRECTORIES + 1)]
+        try:
+            if self._exchanged() > self._restored:
+                return log_members.recover(configuration, storage, everybody, accept_loss=True)
+            chosen = log_members.named(configuration, storage, everybody[:3])
+            return log_members.reconfigure(configuration, storage, chosen, lambda: "world", accept_loss=True)
+        except LogUnreadable as error:
+            return error  # no member has a copy
+        except EpochlakeError as error:
+            self._unexpected.append(f"what is lost cannot be given up: {error}")
+            return error
 
     # What is looked at from outside
 
@@ -133,6 +197,7 @@ class Members:
         """Whoever follows to an epoch has it from a log that outlives the root: a majority of the newest members that
         have whole copies holds it. What was destroyed may have held it.
         """
+        self._followed[metadata.epoch] = metadata.state_id
         adopted = [one for one in self._generations() if self._is_adopted(one)]
         if not adopted:
             if metadata.epoch > 1:
@@ -199,12 +264,28 @@ class Members:
 
     # At rest
 
+    def _without_doubts(self, storage: Storage) -> log_members.LogMembers:
+        """The members, when those that were emptied or restored from a copy were made whole, as people are told."""
+        configuration = self._world.configuration
+        now = log_members.describe(configuration, storage)
+        if now.unfinished is not None or not any(row.doubt for row in now.members):
+            return now
+        self._world.scheduler.note(f"in doubt: {[_name(row.member) for row in now.members if row.doubt]}")
+        same = log_members.named(configuration, storage, [row.member for row in now.members])
+        try:
+            log_members.reconfigure(configuration, storage, same, lambda: "world")
+        except StorageUnavailable as error:
+            if not self._may_be_refused:
+                self._unexpected.append(f"at rest: {error}")
+            log_members.reconfigure(configuration, storage, same, lambda: "world", accept_loss=True)
+        return log_members.describe(configuration, storage)
+
     def lose_the_root(self, entries: list[Entry]) -> list[str]:
         """The root is lost, and as many members as their majority can do without: a recovery gives all entries back."""
         world = self._world
         process = world.scheduler.current.process
         storage = world.storage(process)
-        now = log_members.describe(world.configuration, storage)
+        now = self._without_doubts(storage)
         if now.unfinished is not None:
             return [f"generation {now.unfinished} of the log members is unfinished at rest"]
         if late := [row for row in now.members if row.trouble]:

@@ -56,6 +56,9 @@ class LogsInMemory:
     def handle(self, uri: str) -> PreparedLog:
         return _Handle(self, self._scheduler, self._troubles, uri)
 
+    def delete(self, uri: str) -> None:
+        self._there.pop(uri, None)
+
     def copy(self, place: str) -> dict[str, list[Entry]]:
         """The logs below a place."""
         return {uri: list(log.entries) for uri, log in self._there.items() if is_below(uri, place)}
@@ -102,6 +105,10 @@ class _Logs:
 
     def open(self, uri: str) -> PreparedLog:
         return self._logs.handle(uri)
+
+    def delete(self, uri: str) -> None:
+        self._storage.delete_directory(uri)
+        self._logs.delete(uri)
 
 
 class _Below(LogBelowRoot):

@@ -39,7 +39,7 @@ from epochlake.metastore.configuration import (
     ZooKeeperSettings,
 )
 from epochlake.metastore.following.follower import Follower
-from epochlake.metastore.log import delta
+from epochlake.metastore.log import delta, seats
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import EpochLog
@@ -154,6 +154,8 @@ class World:
         self._open.enter_context(patch.object(vacuum, "CLOCK_MARGIN_MS", int(self._clock_margin * 1000)))
         every = {"delta.checkpointInterval": str(self._log_checkpoints)}
         self._open.enter_context(patch.dict(delta.PROPERTIES, every))
+        # Histories are short: what is brought back is a few seconds old.
+        self._open.enter_context(patch.object(seats, "TOLERANCE_MS", 0))
         self._open.enter_context(ended_afterwards(self.scheduler))
         self._shared = SharedEntries()
         if self._members:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.replicas.reachability import Probed, probe
-from epochlake.metastore.configuration import Configuration
-from epochlake.metastore.errors import ConfigurationError
+from epochlake.metastore.configuration import EMBEDDED, Configuration
+from epochlake.metastore.coordination.client import Coordination
+from epochlake.metastore.coordination.head import read_head
+from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, LogWentBack
 from epochlake.metastore.log import generations
-from epochlake.metastore.log.entry import Entry
+from epochlake.metastore.log.entry import Entry, Position
+from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.generations import Generation
 from epochlake.metastore.log.log_member import DeltaMemberLogs
 from epochlake.metastore.log.log_place import LogWithMembers
@@ -27,6 +31,8 @@ from epochlake.placement.log_members import Candidate, choose_members, member_co
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
 
+logger = logging.getLogger(__name__)
+
 DIRECTORY = "epochlake-log"
 """Below a volume: the copy of the log of its node."""
 
@@ -35,7 +41,8 @@ IN_MAINTENANCE = "it is in maintenance"
 
 class LogMemberRow(msgspec.Struct, frozen=True):
     """A log member: the newest generation that it has promised, and the newest of which it has a whole copy, up to
-    `epoch`. `trouble`: why it does not answer, else empty.
+    `epoch`. `trouble`: why it does not answer, else empty. `doubt`: why it may have lost what it held, so that its word
+    does not count when the members change or a root is restored, else empty.
     """
 
     member: str
@@ -43,6 +50,7 @@ class LogMemberRow(msgspec.Struct, frozen=True):
     adopted: int
     epoch: int
     trouble: str
+    doubt: str = ""
 
 
 class UnfinishedChange(msgspec.Struct, frozen=True):
@@ -78,11 +86,14 @@ class MembersProposed(msgspec.Struct, frozen=True):
 
 
 class RootRestored(msgspec.Struct, frozen=True):
-    """A root that was restored up to `epoch` from the copy of `source`, and the generation of its members now."""
+    """A root that was restored up to `epoch` from the copy of `source`, and the generation of its members now.
+    `unasked`: why ZooKeeper was not asked whether it knows of more, else empty.
+    """
 
     generation: int
     epoch: int
     source: str
+    unasked: str = ""
 
 
 def describe(configuration: Configuration, storage: Storage) -> LogMembers:
@@ -92,7 +103,7 @@ def describe(configuration: Configuration, storage: Storage) -> LogMembers:
     unfinished = mover.unfinished()
     change = None
     if unfinished is not None:
-        rows = tuple(LogMemberRow(*mover.state_of(uri)) for uri in unfinished.members)
+        rows = tuple(LogMemberRow(*mover.state_of(uri, unfinished)) for uri in unfinished.members)
         change = UnfinishedChange(unfinished.number, rows)
     return LogMembers(
         generation.number if generation is not None else 0,
@@ -271,15 +282,58 @@ def _nothing_unfinished() -> InvalidRequest:
 def recover(
     configuration: Configuration, storage: Storage, members: Sequence[str], *, accept_loss: bool = False
 ) -> RootRestored:
-    """Restore the log at the root of the configuration. Raises as `MemberMover.recover`.
+    """Restore the log at the root of the configuration. Raises as `MemberMover.recover`, and LogWentBack where
+    ZooKeeper knows of an epoch that none of these members has.
 
     `accept_loss`: the members that do not answer are gone for good, and what only they had is given up.
     """
     place = _place(configuration, storage)
     storage.create_directory(configuration.root, parents=True)
-    place.create()
-    recovered = _mover(place, accept_loss=accept_loss).recover(members, place.below.open())
-    return RootRestored(recovered.generation.number, recovered.epoch, recovered.source)
+
+    def create_root() -> EpochLog:
+        place.create()
+        return place.below.open()
+
+    zookeeper = _KnownToZooKeeper(configuration, ask=not accept_loss)
+    mover = _mover(place, accept_loss=accept_loss)
+    recovered = mover.recover(members, create_root, require=zookeeper.require)
+    return RootRestored(recovered.generation.number, recovered.epoch, recovered.source, zookeeper.unasked)
+
+
+class _KnownToZooKeeper:
+    """What ZooKeeper knows of the end of the log: a member that is an earlier copy of itself as a whole disk is noticed
+    by nothing else. `unasked`: why it was not asked, else empty.
+    """
+
+    def __init__(self, configuration: Configuration, *, ask: bool) -> None:
+        self._settings = configuration.zookeeper
+        self.unasked = ""
+        if not ask:
+            self.unasked = "what it knows was given up"
+        elif self._settings.connect == EMBEDDED:
+            self.unasked = "it runs at the root"
+
+    def require(self, cluster_id: str, end: Position) -> None:
+        """Raise LogWentBack where an epoch after `end` was published, or another one at the end."""
+        if self.unasked:
+            return
+        try:
+            path = f"{self._settings.path.rstrip('/')}/{cluster_id}"
+            session = self._settings.session_timeout_seconds
+            with Coordination(self._settings.connect, path, session_timeout=session) as coordination:
+                head = read_head(coordination)
+        except CoordinationUnavailable as error:
+            self.unasked = error.statement
+            logger.warning("ZooKeeper was not asked whether it knows of more than the log members: %s", error)
+            return
+        if head is None or head.order < (end.incarnation, end.epoch) or head.hash == end.hash:
+            return
+        went_back = LogWentBack(end.epoch, head.epoch, head.hash, "ZooKeeper")
+        went_back.hint = (
+            "A log member that had it is missing, or goes back to an earlier copy: name all that are left. If it is "
+            "gone for good, give --accept-loss"
+        )
+        raise went_back
 
 
 def _mover(place: LogWithMembers, *, accept_loss: bool = False) -> MemberMover:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from epochlake.jobs.printing import seconds
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import (
     AdvanceOperation,
@@ -36,6 +35,7 @@ from epochlake.metastore.metadata.model import (
     TabletOptions,
     TopologyRequest,
 )
+from epochlake.placement.showing import duration
 
 _ENDINGS = {
     StartRequest: "begins",
@@ -115,7 +115,7 @@ def compaction_said(options: CompactionOptions) -> list[str]:
     if options.hours is not None:
         said.append(f"compacted {options.hours}" if options.hours else "compacted all day")
     if options.tombstone_grace_seconds is not None:
-        said.append(f"deletes remembered for {seconds(options.tombstone_grace_seconds)}")
+        said.append(f"deletes remembered for {duration(options.tombstone_grace_seconds)}")
     return said
 
 

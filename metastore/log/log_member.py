@@ -15,16 +15,19 @@ from contextlib import suppress
 from typing import Protocol
 
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, NotInitialised, StorageUnavailable
-from epochlake.metastore.log import generations
+from epochlake.metastore.log import generations, seats
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, Position, position_of, verify_next
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendUncertain, PreparedLog
-from epochlake.metastore.log.generations import Generation
+from epochlake.metastore.log.generations import Generation, Seat
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
 
 TRIES = 20
 """How often an append to a copy is tried while others append the same entries to it."""
+
+OVER = ".over"
+"""How the name of a generation ends that is being deleted."""
 
 PART = 1000
 """The most entries of one append to a copy."""
@@ -72,6 +75,9 @@ class MemberLogs(Protocol):
     def open(self, uri: str) -> PreparedLog:
         """A handle of its own."""
 
+    def delete(self, uri: str) -> None:
+        """Delete one that nobody needs, if it is there. Raises StorageUnavailable."""
+
 
 class DeltaMemberLogs:
     """Copies in the format of the root's log."""
@@ -88,6 +94,9 @@ class DeltaMemberLogs:
 
     def open(self, uri: str) -> PreparedLog:
         return DeltaLog(self._storage, uri, compact_every=self._compact_every)
+
+    def delete(self, uri: str) -> None:
+        self._storage.delete_directory(uri)
 
 
 class LogMember:
@@ -106,6 +115,11 @@ class LogMember:
         self._number = 0
         self._position = Position()
 
+    def require_there(self) -> None:
+        """Raise StorageUnavailable where its directory is not there."""
+        if not self._storage.exists(self.uri):
+            raise StorageUnavailable(f"{self.uri} is not there", hint="Make the directory, or mount its disk")
+
     def promises(self) -> list[Generation]:
         """What it has promised, by number."""
         return generations.kept(self._storage, self._promises)
@@ -123,7 +137,7 @@ class LogMember:
         """Take nothing of earlier generations from now on. Raises Sealed when it has promised a later one, or another
         one of this number; HashMismatch when it belongs to another cluster.
         """
-        self._require_there()
+        self.require_there()
         for promise in self.promises():
             if promise.cluster_id != generation.cluster_id:
                 raise HashMismatch(
@@ -137,28 +151,71 @@ class LogMember:
         for number in self._begun():
             if number < generation.number and self._logs.is_there(self._log_of(number)):
                 # One whose making was cut off holds nothing; who makes it after all looks for the promise afterwards.
-                with suppress(NotInitialised):
-                    self._logs.open(self._log_of(number)).fence()
+                try:
+                    with suppress(NotInitialised):
+                        self._logs.open(self._log_of(number)).fence()
+                except LogUnreadable as error:
+                    raise StorageUnavailable(
+                        f"its copy of generation {number} cannot be fenced: {error.statement}", hint=error.hint
+                    ) from error
 
     def entries(self, number: int) -> list[Entry]:
         """The whole copy of a generation, its chain verified. Raises LogUnreadable, HashMismatch."""
         return verified(self._logs.open(self._log_of(number)).read(0))
 
+    def give_seat(self, token: str) -> Seat:
+        """Give it a seat in a generation that nobody has promised yet."""
+        self.require_there()
+        return seats.give(self._storage, self.uri, token)
+
+    def doubt(self, generation: Generation) -> str:
+        """Why it may have lost what it held of a generation, so that its word does not count there; "": it has not."""
+        number = generation.number
+        held = seats.Held(number in generations.numbers(self._storage, self._promises), self._is_adopted(number))
+        return seats.doubt(self._storage, self.uri, generation, held)
+
     def adopt(self, generation: Generation, tail: Position, source: Source) -> None:
-        """Make its copy of a generation whole up to `tail`, at least. Raises as `push` does, but for NotAdopted."""
+        """Make its copy of a generation, which it has promised, whole up to `tail`, at least. Raises as `push` does:
+        NotAdopted without its seat.
+        """
+        if generation.token and generation.seat_of(self.uri) is None:
+            raise NotAdopted(f"{self.uri} did not answer when generation {generation.number} of the log members began")
+        if doubt := self.doubt(generation):
+            raise NotAdopted(f"{self.uri} has no copy of generation {generation.number} of the log: {doubt}")
         self.begin(generation, tail, source)
         if not self._storage.put_if_absent(self._adopted_at(generation.number), b"") and not self._is_adopted(
             generation.number
         ):
             raise StorageUnavailable(f"{self.uri} does not keep what is written to it")
+        seats.note_whole(self._storage, self.uri, generation)
+
+    def clear_before(self, number: int) -> None:
+        """Delete what it keeps of generations before `number`, if it has a whole copy of that one: whoever asks it is
+        told of that copy, and looks for nothing older. Raises StorageUnavailable.
+        """
+        if not self._is_adopted(number):
+            return
+        for name in self._storage.list_names(self._generations):
+            if name.endswith(OVER):
+                self._storage.delete_directory(places.join(self._generations, name))
+        for begun in [one for one in self._begun() if one < number]:
+            # In one step: a log of which a part is gone may have lost its fence, and is none that can be fenced anew.
+            place = places.join(self._generations, f"{begun:020}")
+            self._storage.move_file(place, place + OVER)
+            self._storage.sync_always(directories=[self._generations])
+            self._logs.delete(self._log_of(begun))
+            self._storage.delete_directory(place + OVER)
+        for promise in [one for one in self.promises() if one.number < number]:
+            seats.take_back(self._storage, self.uri, promise)
+            generations.delete(self._storage, self._promises, promise.number)
 
     def begin(self, generation: Generation, tail: Position, source: Source) -> None:
         """Copy ahead, before the generation counts: what is left for `adopt` is short then."""
-        self._require_there()
+        self.require_there()
         place = places.join(self._generations, f"{generation.number:020}")
         self._storage.create_directory(place, parents=True)
         self._logs.create(self._log_of(generation.number))
-        self._copy(generation.number, tail, source)
+        self._copy(generation.number, tail, source, ahead=True)
 
     def prepare(self, number: int, entries: Sequence[Entry]) -> None:
         """Have on its disk what a push of these entries will write, where its copy of generation `number` is known to
@@ -181,15 +238,16 @@ class LogMember:
             raise NotAdopted(f"{self.uri} has no whole copy of generation {number} of the log")
         self._copy(number, tail, source)
 
-    def _copy(self, number: int, tail: Position, source: Source) -> None:
+    def _copy(self, number: int, tail: Position, source: Source, *, ahead: bool = False) -> None:
+        """`ahead`: also before the generation was promised."""
         try:
-            self._copy_on(number, tail, source)
+            self._copy_on(number, tail, source, ahead=ahead)
         except BaseException:
             self.forget()
             self._log, self._number = None, 0
             raise
 
-    def _copy_on(self, number: int, tail: Position, source: Source) -> None:
+    def _copy_on(self, number: int, tail: Position, source: Source, *, ahead: bool) -> None:
         if self._log is None or self._number != number:
             self.forget()
             self._log, self._number, self._position = self._logs.open(self._log_of(number)), number, Position()
@@ -201,9 +259,11 @@ class LogMember:
                 self._read_on(self._log)
             is_read = False
             # After the log was read, and before it is appended to: see above.
-            promised = max(generations.numbers(self._storage, self._promises), default=0)
-            if promised > number:
-                raise promised_to(self.uri, promised)
+            promised = generations.numbers(self._storage, self._promises)
+            if promised and promised[-1] > number:
+                raise promised_to(self.uri, promised[-1])
+            if number not in promised and not ahead:
+                raise NotAdopted(f"{self.uri} has lost its promise of generation {number}, and what it held of it")
             here = self._position
             if here.epoch >= tail.epoch:
                 self._require_same(self._log, tail)
@@ -254,10 +314,6 @@ class LogMember:
     def tail(self) -> Position:
         """Where the copy that was pushed to last ends, as far as it was read."""
         return self._position
-
-    def _require_there(self) -> None:
-        if not self._storage.exists(self.uri):
-            raise StorageUnavailable(f"{self.uri} is not there", hint="Make the directory, or mount its disk")
 
     def _begun(self) -> list[int]:
         try:

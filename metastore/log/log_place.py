@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from epochlake.metastore.errors import ConfigurationError, NotInitialised
+from epochlake.metastore.errors import NotInitialised
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.epoch_log import EpochLog
-from epochlake.metastore.log.generations import DIRECTORY, numbers
+from epochlake.metastore.log.generations import DIRECTORY
 from epochlake.metastore.log.log_member import DeltaMemberLogs, MemberLogs
 from epochlake.metastore.log.majority_log import MajorityLog
+from epochlake.metastore.log.no_members import LogWithoutMembers
 from epochlake.metastore.log.spark_log import SparkLog, create_spark_log
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import Storage
@@ -75,13 +76,11 @@ class LogBelowRoot(NamedTuple):
         create_log_table(self.storage, self.uri)
 
     def open(self) -> EpochLog:
-        if self.register and numbers(self.storage, self.register):
-            raise ConfigurationError(
-                f"{self.register} names log members: a commit at this root counts when a majority has it, and this "
-                "process would report it before",
-                hint='Set [log] acknowledge = "majority" here as well',
-            )
-        return self.delta()
+        if not self.register:
+            return self.delta()
+        log = LogWithoutMembers(self.storage, self.register, self.delta())
+        log.require_none()
+        return log
 
     def delta(self) -> DeltaLog:
         return DeltaLog(self.storage, self.uri, compact_every=self.compact_every)

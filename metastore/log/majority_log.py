@@ -205,6 +205,9 @@ class MajorityLog:
                 f"{self._register} has lost generation {known.number} of the log members",
                 hint="Restore it from a member",
             )
+        if known is None:
+            # What is restored so far may be less than what was acknowledged.
+            generations.require_restored(self._storage, self._register)
         if there and (known is None or there[-1] > known.number):
             newest = generations.newest(self._storage, self._register)
             assert newest is not None

@@ -8,14 +8,16 @@ new members; then the root names the generation. Every step can be repeated, by 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
-from epochlake.metastore.errors import LogUnreadable, LogWentBack, StorageUnavailable
+from epochlake.metastore.errors import LogUnreadable, LogWentBack, NotInitialised, StorageUnavailable
 from epochlake.metastore.log import generations
 from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.epoch_log import AppendUncertain, EpochLog
-from epochlake.metastore.log.generations import Generation
+from epochlake.metastore.log.generations import Generation, Seat
 from epochlake.metastore.log.log_member import PART, LogMember, MemberLogs, Sealed, Source, promised_to, verified
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
@@ -26,9 +28,14 @@ TRIES = 3
 """How often a change is begun under a new number when a member turns out to have promised its number to another one."""
 
 
+Require = Callable[[str, Position], None]
+"""Refuses, by the id of the cluster, a position at which its log would end."""
+
+
 class MemberState(NamedTuple):
     """A member as it answers: the newest generation that it has promised and that it has a whole copy of, and the last
-    epoch of that copy; `trouble`: why it does not answer, else empty.
+    epoch of that copy; `trouble`: why it does not answer, else empty. `doubt`: why its word does not count when the
+    members change or a root is restored, else empty.
     """
 
     uri: str
@@ -36,6 +43,7 @@ class MemberState(NamedTuple):
     adopted: int
     epoch: int
     trouble: str
+    doubt: str = ""
 
 
 class Recovered(NamedTuple):
@@ -44,6 +52,16 @@ class Recovered(NamedTuple):
     generation: Generation
     epoch: int
     source: str
+
+
+class _Asked(NamedTuple):
+    """Members that were asked: who `answered`, why others did not, and the generations that they know. Of two that were
+    begun at once both have one number.
+    """
+
+    answered: set[str]
+    failed: dict[str, str]
+    relevant: set[Generation]
 
 
 class MemberMover:
@@ -65,18 +83,19 @@ class MemberMover:
     def describe(self) -> tuple[Generation | None, list[MemberState]]:
         """The newest generation of the root, and its members as they answer."""
         generation = generations.newest(self._storage, self._register)
-        return generation, [] if generation is None else [self.state_of(uri) for uri in generation.members]
+        return generation, [] if generation is None else [self.state_of(uri, generation) for uri in generation.members]
 
-    def state_of(self, uri: str) -> MemberState:
-        """What one member answers."""
+    def state_of(self, uri: str, generation: Generation | None = None) -> MemberState:
+        """What one member answers, as one of a generation."""
         member = self._member(uri)
         try:
             promised = max((promise.number for promise in member.promises()), default=0)
             adopted = member.adopted()
             entries = member.entries(adopted) if adopted else []
+            doubt = "" if generation is None else member.doubt(generation)
         except EpochlakeError as error:
             return MemberState(uri, 0, 0, 0, error.statement)
-        return MemberState(uri, promised, adopted, entries[-1].epoch if entries else 0, "")
+        return MemberState(uri, promised, adopted, entries[-1].epoch if entries else 0, "", doubt)
 
     def copied(self) -> list[Entry]:
         """The longest copy of the log that a member of the newest generation has: whatever was acknowledged and a
@@ -117,12 +136,11 @@ class MemberMover:
         members = generations.members_of(uris)
         tries = taken = 0
         while True:
-            current = generations.newest(self._storage, self._register)
-            asked = {*members, *(current.members if current is not None else ())}
-            seen = [promise.number for uri in asked for promise in self._promises(uri)]
+            current = self._current()
+            seen = self._require_counting(current, members)
             number = max([*seen, taken, current.number if current is not None else 0]) + 1
             try:
-                return self.carry_out(Generation(number, cluster_id, self._root, members), root)
+                return self.carry_out(self._seated(number, cluster_id, members), root)
             except Sealed as sealed:
                 # A member of neither set has promised more: to somebody who was killed before he came to the others,
                 # or who is at work now. Who has come to his end is not passed over.
@@ -138,6 +156,7 @@ class MemberMover:
         unfinished = self.unfinished()
         if unfinished is None:
             return None
+        self._require_counting(self._current(), unfinished.members, below=unfinished.number)
         try:
             return self.carry_out(unfinished, root)
         except Sealed:
@@ -146,9 +165,37 @@ class MemberMover:
                 raise
             return self.reconfigure(unfinished.cluster_id, unfinished.members, root)
 
+    def _current(self) -> Generation | None:
+        """The newest generation of the root. Raises LogUnreadable while its log is only partly restored."""
+        generations.require_restored(self._storage, self._register)
+        return generations.newest(self._storage, self._register)
+
+    def _require_counting(self, current: Generation | None, members: Iterable[str], below: float = inf) -> list[int]:
+        """Refuse a change, before anything is written, that would find too few members of generations `below` its own;
+        the numbers that are promised.
+        """
+        before = [current] if current is not None else []
+        self._require_own(current, {*members, *(current.members if current is not None else ())})
+        asked = self._ask(_looked_at, before, members)
+        self._require_majorities([one for one in self._that_count(asked) if one.number < below], asked)
+        return [promise.number for uri in asked.answered for promise in self._promises(uri)]
+
+    def _seated(self, number: int, cluster_id: str, members: tuple[str, ...]) -> Generation:
+        """A generation whose members have their seats, those that answer. Raises StorageUnavailable for too few."""
+        token, failed = uuid.uuid4().hex, dict[str, str]()
+        seats: list[Seat] = []
+        for uri in members:
+            try:
+                seats.append(self._member(uri).give_seat(token))
+            except EpochlakeError as error:
+                failed[uri] = error.statement
+        generation = Generation(number, cluster_id, self._root, members, token=token, seats=tuple(seats))
+        self._require_majority(generation, {seat.member for seat in seats}, failed, new=True)
+        return generation
+
     def carry_out(self, generation: Generation, root: EpochLog) -> Generation:
         """Begin a generation, or go on with one that was left unfinished. Raises as `reconfigure`."""
-        current = generations.newest(self._storage, self._register)
+        current = self._current()
         if current is not None and current.number >= generation.number:
             if current == generation:
                 return generation
@@ -164,15 +211,37 @@ class MemberMover:
         self._require_whole(entries, sealed, generation)
         self._adopt(generation, entries)
         self._name(generation)
+        if current is None:
+            self._take_over(generation, root)
+        self._clear_up(generation)
         return generation
 
-    def recover(self, uris: Iterable[str], create_root: EpochLog, *, members: Iterable[str] = ()) -> Recovered:
-        """Restore the log at this root from copies; `create_root`: a handle on it, empty or left by an earlier try.
+    def _take_over(self, generation: Generation, root: EpochLog) -> None:
+        """Have no append succeed any more that was begun when the root had no members, and their members all others."""
+        root.fence()
+        entries = verified(root.read(0))
+        failed = self._on_each(
+            generation, lambda member: member.push(generation.number, _end(entries), _source(entries))
+        )
+        self._require_copied(generation, failed)
+
+    def recover(
+        self,
+        uris: Iterable[str],
+        create_root: Callable[[], EpochLog],
+        *,
+        members: Iterable[str] = (),
+        require: Require = lambda cluster_id, end: None,
+    ) -> Recovered:
+        """Restore the log at this root from copies. `create_root`: makes it, if it is not there, and opens it.
 
         `uris`: every member that is left. What is restored is the longest copy of the newest generation that any has
         adopted: whatever was acknowledged is in it, as a majority of each generation that could acknowledge is asked.
-        `members`: the new ones; none: `uris`. Raises StorageUnavailable when they are too few, InvalidRequest when the
-        log that lies at the root is not the beginning of what is restored.
+        `members`: the new ones; none: `uris`. `require`: refuses an end of the log after which others know of more.
+
+        Until its members are asked nothing is written, and until the end nobody takes the root for whole; killed at any
+        point it is to be repeated. Raises StorageUnavailable when they are too few, InvalidRequest when the log that
+        lies at the root is not the beginning of what is restored.
         """
         old = generations.members_of(uris)
         chosen = tuple(members)
@@ -182,20 +251,41 @@ class MemberMover:
             raise StorageUnavailable(
                 f"none of {', '.join(old)} is a log member that answers", hint="Name the directories of its members"
             )
+        looked = self._ask(_looked_at, known, (*old, *new))
+        self._longest(looked, known[0].cluster_id, require)
         here = generations.numbers(self._storage, self._register)
-        number = max([*here, *(promise.number for promise in known)]) + 1
-        generation = Generation(number, known[0].cluster_id, self._root, new)
+        promised = [promise.number for uri in looked.answered for promise in self._promises(uri)]
+        generation = self._seated(max([*here, *promised]) + 1, known[0].cluster_id, new)
         # What the members have adopted is looked at when they can adopt and take nothing of it any more.
-        sealed = self._seal(generation, known, old)
-        found = {uri: self._copy_of(uri) for uri in sealed}
-        source = max(found, key=lambda uri: (found[uri][0], len(found[uri][1])))
-        entries = found[source][1]
-        if not entries:
-            raise LogUnreadable("no member has a copy of the log that counts", hint="Name more of its members")
-        self._restore(create_root, entries)
+        asked = self._ask(lambda member: _sealed(member, generation), known, (*old, *new))
+        self._require_majority(generation, asked.answered, asked.failed, new=True)
+        source, entries = self._longest(asked, generation.cluster_id, require)
+        generations.begin_restoring(self._storage, self._register, generation)
+        self._restore(create_root(), entries)
         self._adopt(generation, entries)
         self._name(generation)
+        generations.end_restoring(self._storage, self._register)
+        self._clear_up(generation)
         return Recovered(generation, entries[-1].epoch, source)
+
+    def _longest(self, asked: _Asked, cluster_id: str, require: Require) -> tuple[str, list[Entry]]:
+        """The copy that has all that was acknowledged, and whose it is. Raises StorageUnavailable for too few members
+        that have not lost theirs, LogUnreadable where there is none.
+        """
+        found: dict[str, tuple[int, list[Entry]]] = {}
+        for uri in sorted(asked.answered):
+            try:
+                found[uri] = self._copy_of(uri)
+            except (LogUnreadable, NotInitialised, StorageUnavailable) as error:
+                asked.answered.discard(uri)
+                asked.failed[uri] = error.statement
+        self._require_majorities(self._that_count(asked), asked)
+        source = max(sorted(found), key=lambda uri: (found[uri][0], len(found[uri][1])), default="")
+        entries = found[source][1] if source else []
+        if not entries:
+            raise LogUnreadable("no member has a copy of the log that counts", hint="Name more of its members")
+        require(cluster_id, position_of(entries[-1]))
+        return source, entries
 
     def _require_own(self, current: Generation | None, uris: Iterable[str]) -> None:
         """Refuse a root that was given up: its members have been asked to restore another one."""
@@ -233,58 +323,98 @@ class MemberMover:
         for start in range(len(there), len(entries), PART):
             root.append(entries[start : start + PART])
 
-    def _seal(self, generation: Generation, before: Sequence[Generation], others: Sequence[str] = ()) -> set[str]:
+    def _seal(self, generation: Generation, before: Sequence[Generation]) -> set[str]:
         """Have `generation` promised by a majority of every one that may have acknowledged something, and of its own
         members; by whom it was.
         """
-        sealed: set[str] = set()
-        failed: dict[str, EpochlakeError] = {}
-        relevant = {one.number: one for one in before}
+        asked = self._ask(lambda member: _sealed(member, generation), before, generation.members)
+        self._require_majorities(self._that_count(asked), asked)
+        self._require_majority(generation, asked.answered, asked.failed, new=True)
+        return asked.answered
+
+    def _ask(
+        self,
+        ask: Callable[[LogMember], Sequence[Generation]],
+        before: Sequence[Generation],
+        others: Iterable[str],
+    ) -> _Asked:
+        """Ask these, the members of generations before, and of all those that any of them says to have promised."""
+        asked = _Asked(set(), {}, set(before))
         while True:
-            asked = {*generation.members, *others, *(uri for one in relevant.values() for uri in one.members)}
-            new = sorted(asked - sealed - set(failed))
+            everybody = {*others, *(uri for one in asked.relevant for uri in one.members)}
+            new = sorted(everybody - asked.answered - set(asked.failed))
             if not new:
-                break
+                return asked
             for uri in new:
-                member = self._member(uri)
                 try:
-                    member.seal(generation)
-                    sealed.add(uri)
                     # Who was promised before may have gone on to members that are not known here.
-                    relevant |= {one.number: one for one in member.promises() if one.number < generation.number}
+                    asked.relevant.update(ask(self._member(uri)))
+                    asked.answered.add(uri)
                 except Sealed:
                     raise
                 except (StorageUnavailable, AppendUncertain) as error:
-                    failed[uri] = error
-        earlier = [] if self._accept_loss else self._that_count(relevant, sealed)
-        for one in [*earlier, generation]:
-            if len(sealed & set(one.members)) < one.majority:
-                said = "; ".join(f"{uri}: {error.statement}" for uri, error in sorted(failed.items()))
-                raise StorageUnavailable(
-                    f"too few members of generation {one.number} of the log members answer: {one.majority} of "
-                    f"{', '.join(one.members)} are needed ({said or 'the others were not named'})",
-                    hint="Mount the disks of those that are missing, and try again"
-                    + ("; if they are gone for good, give --accept-loss" if one is not generation else ""),
-                )
-        return sealed
+                    asked.failed[uri] = error.statement
 
-    def _that_count(self, relevant: dict[int, Generation], sealed: set[str]) -> list[Generation]:
+    def _that_count(self, asked: _Asked) -> list[Generation]:
         """The generations that may have acknowledged what no later one has: from the newest that was adopted on.
 
-        One is adopted only after a majority of all before it has promised it, and what is adopted holds all of theirs.
+        One is adopted only after a majority of all before it has promised it, and what is adopted holds all of theirs;
+        another one of its number has not been promised by so many, and never will be.
         """
-        adopted = max((self._member(uri).adopted() for uri in sealed), default=0)
-        return [one for number, one in sorted(relevant.items()) if number >= adopted]
+        by_whom = {uri: self._member(uri).adopted() for uri in asked.answered}
+        adopted = max(by_whom.values(), default=0)
+        theirs = {
+            promise
+            for uri, number in by_whom.items()
+            if number == adopted
+            for promise in self._promises(uri)
+            if promise.number == adopted
+        }
+        # Who has lost the promise under which he adopted does not say which one it was.
+        newest = theirs or {one for one in asked.relevant if one.number == adopted}
+        later = {one for one in asked.relevant if one.number > adopted}
+        return sorted(newest | later, key=lambda one: (one.number, one.members))
+
+    def _require_majorities(self, earlier: Sequence[Generation], asked: _Asked) -> None:
+        """Refuse to go on without a majority of each of these that answers and has not lost what it held."""
+        for one in () if self._accept_loss else earlier:
+            counting, failed = set[str](), dict(asked.failed)
+            for uri in asked.answered & set(one.members):
+                if doubt := self._member(uri).doubt(one):
+                    failed[uri] = doubt
+                else:
+                    counting.add(uri)
+            self._require_majority(one, counting, failed)
+
+    def _require_majority(
+        self, one: Generation, counting: Collection[str], failed: Mapping[str, str], *, new: bool = False
+    ) -> None:
+        if len(set(counting) & set(one.members)) >= one.majority:
+            return
+        said = "; ".join(f"{uri}: {failed[uri]}" for uri in one.members if uri in failed and uri not in counting)
+        raise StorageUnavailable(
+            f"too few members of generation {one.number} of the log members answer and have what they held: "
+            f"{one.majority} of {', '.join(one.members)} are needed ({said or 'the others were not named'})",
+            hint="Mount the disks of those that are missing, and try again"
+            + ("" if new else "; if they are gone for good, give --accept-loss"),
+        )
+
+    def _clear_up(self, generation: Generation) -> None:
+        """Delete what members of a generation that the root names keep of those before it. Nothing depends on it."""
+        for uri, error in self._on_each(generation, lambda member: member.clear_before(generation.number)).items():
+            logger.warning("%s still keeps generations of the log members that are over: %s", uri, error)
 
     def _adopt(self, generation: Generation, entries: Sequence[Entry]) -> None:
         """Copy the log to a majority of the new members, and to the others as far as they answer."""
 
         def adopt(member: LogMember) -> None:
             # Whoever has a copy that counts can say of which generation.
-            member.seal(generation)
+            _sealed(member, generation)
             member.adopt(generation, _end(entries), _source(entries))
 
-        failed = self._on_each(generation, adopt)
+        self._require_copied(generation, self._on_each(generation, adopt))
+
+    def _require_copied(self, generation: Generation, failed: Mapping[str, EpochlakeError]) -> None:
         if len(generation.members) - len(failed) < generation.majority:
             raise StorageUnavailable(
                 f"generation {generation.number} of the log members was not copied to {generation.majority} of them: "
@@ -313,6 +443,18 @@ class MemberMover:
 
     def _member(self, uri: str) -> LogMember:
         return LogMember(self._storage, uri, self._logs)
+
+
+def _looked_at(member: LogMember) -> list[Generation]:
+    """What a member has promised. Raises StorageUnavailable where its directory is not there."""
+    member.require_there()
+    return member.promises()
+
+
+def _sealed(member: LogMember, generation: Generation) -> list[Generation]:
+    """Have a member promise a generation; what it has promised before."""
+    member.seal(generation)
+    return [one for one in member.promises() if one.number < generation.number]
 
 
 def _end(entries: Sequence[Entry]) -> Position:

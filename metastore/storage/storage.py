@@ -297,6 +297,14 @@ class Storage:
         found = self._file(uri)
         return found[1] // 1_000_000 if found is not None else None
 
+    def changed_ms(self, uri: str) -> int | None:
+        """When the file system last made or changed a local file, milliseconds since the Unix epoch, which no copy of
+        it brings along; None when there is no such file.
+        """
+        path = require_local(uri)
+        status = self.within_deadline("look for", uri, lambda: self.disk.status(path))
+        return status.changed_ns // 1_000_000 if status is not None and status.is_file else None
+
     def sizes_of(self, uris: Sequence[str]) -> list[int | None]:
         """`size_of` for many files on one storage, asked for together."""
         if not uris:
@@ -325,9 +333,14 @@ class Storage:
         return sorted(entries, key=lambda entry: entry.name)
 
     def list_names(self, uri: str) -> list[str]:
-        """The names in a local directory, in no order. Raises MissingFile when it is not there."""
-        path = require_local(uri)
-        return self.within_deadline("list", uri, lambda: self.disk.names(path))
+        """The names in a directory, in no order. Raises MissingFile when it is not there."""
+        path = local_path(uri)
+        if path is not None:
+            return self.within_deadline("list", uri, lambda: self.disk.names(path))
+        store, key = self.filesystem(uri)
+        return self.within_deadline(
+            "list", uri, lambda: [info.base_name for info in store.get_file_info(fs.FileSelector(key))]
+        )
 
     def move_file(self, source: str, target: str) -> bool:
         """Give a local file another name in its directory, in place of none; whether it was there."""
@@ -360,6 +373,16 @@ class Storage:
             return True
 
         return self.within_deadline("delete", uri, delete)
+
+    def delete_directory(self, uri: str) -> None:
+        """Delete a local directory with all that is in it, if it is there. Raises StorageUnavailable."""
+        path = require_local(uri)
+
+        def delete() -> None:
+            with suppress(FileNotFoundError):
+                self.delete_tree(path)
+
+        self.within_deadline("delete", uri, delete)
 
     def delete_tree(self, path: str) -> None:
         """Delete what is at a local path, a directory with all that is in it; links are deleted, never followed.

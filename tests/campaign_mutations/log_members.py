@@ -7,6 +7,7 @@ from tests.campaign_mutations.mutation import LOG, Mutation
 MAJORITY = "metastore/log/majority_log.py"
 MEMBER = "metastore/log/log_member.py"
 MOVING = "metastore/log/moving_members.py"
+SEATS = "metastore/log/seats.py"
 
 MUTATIONS = (
     Mutation(
@@ -45,8 +46,8 @@ MUTATIONS = (
         "new log members count before the log is copied to them",
         "107: the root names a generation when a majority of its members has the log",
         MOVING,
-        "        self._adopt(generation, entries)\n        self._name(generation)\n        return generation\n",
-        "        self._name(generation)\n        self._adopt(generation, entries)\n        return generation\n",
+        "        self._adopt(generation, entries)\n        self._name(generation)\n        if current is None:\n",
+        "        self._name(generation)\n        self._adopt(generation, entries)\n        if current is None:\n",
         LOG,
     ),
     Mutation(
@@ -63,16 +64,17 @@ MUTATIONS = (
         "only the new members promise",
         "107: a majority of every generation that could acknowledge has promised the new one",
         MOVING,
-        "        for one in [*earlier, generation]:\n",
-        "        for one in [generation]:\n",
+        "        for one in () if self._accept_loss else earlier:\n",
+        "        for one in ():\n",
         LOG,
     ),
     Mutation(
         "a promise of a log member is not looked at by who appends",
         "107: who appends looks for promises when he has read the copy",
         MEMBER,
-        "            if promised > number:\n                raise promised_to(self.uri, promised)\n            here =",
-        "            here =",
+        "            if promised and promised[-1] > number:\n"
+        "                raise promised_to(self.uri, promised[-1])\n",
+        "",
         LOG,
     ),
     Mutation(
@@ -87,16 +89,16 @@ MUTATIONS = (
         "a lost root is restored from any copy",
         "107: the longest copy of the newest generation has all that was acknowledged",
         MOVING,
-        "        source = max(found, key=lambda uri: (found[uri][0], len(found[uri][1])))\n",
-        "        source = max(found, key=lambda uri: (found[uri][0], -len(found[uri][1])))\n",
+        "key=lambda uri: (found[uri][0], len(found[uri][1]))",
+        "key=lambda uri: (found[uri][0], -len(found[uri][1]))",
         LOG,
     ),
     Mutation(
         "a lost root is restored from the longest copy of any generation",
         "107: a copy of an earlier generation may hold what nobody acknowledged",
         MOVING,
-        "        source = max(found, key=lambda uri: (found[uri][0], len(found[uri][1])))\n",
-        "        source = max(found, key=lambda uri: len(found[uri][1]))\n",
+        "key=lambda uri: (found[uri][0], len(found[uri][1]))",
+        "key=lambda uri: len(found[uri][1])",
         LOG,
     ),
     Mutation(
@@ -130,6 +132,54 @@ MUTATIONS = (
         "jobs/upkeep/log_members.py",
         "    return mover.reconfigure(current.cluster_id, current.members, place.below.open())\n",
         "    return current\n",
+        LOG,
+    ),
+    Mutation(
+        "a blank disk counts as the log member that it stands in for",
+        "125: who has lost his seat has lost what he held, and does not count",
+        MOVING,
+        "                if doubt := self._member(uri).doubt(one):\n",
+        "                if doubt := '':\n",
+        LOG,
+    ),
+    Mutation(
+        "a log member that was restored from a copy counts",
+        "125: a seat whose file was made anew does not count",
+        SEATS,
+        "    if abs(changed - seat.changed_ms) > TOLERANCE_MS:\n",
+        "    if False:\n",
+        LOG,
+    ),
+    Mutation(
+        "a log member that never had a seat is given a copy",
+        "125: who is not named there is never given a copy of the generation, so he holds nothing of it",
+        MEMBER,
+        "        if generation.token and generation.seat_of(self.uri) is None:\n",
+        "        if False:\n",
+        LOG,
+    ),
+    Mutation(
+        "a log member that was emptied takes what a handle of before brings",
+        "125: the promise is looked for at each append",
+        MEMBER,
+        "            if number not in promised and not ahead:\n",
+        "            if False:\n",
+        LOG,
+    ),
+    Mutation(
+        "a log member gives up what it keeps before it has a whole copy",
+        "125: what is over goes from a member that has a whole copy of a later generation",
+        MEMBER,
+        "        if not self._is_adopted(number):\n            return\n",
+        "",
+        LOG,
+    ),
+    Mutation(
+        "a root is restored without saying so",
+        "125: until the restoration has ended nobody uses the root",
+        MOVING,
+        "        generations.begin_restoring(self._storage, self._register, generation)\n",
+        "",
         LOG,
     ),
 )

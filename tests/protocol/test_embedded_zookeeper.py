@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ from epochlake.metastore.coordination.embedded.zookeeper import EmbeddedZooKeepe
 from epochlake.metastore.coordination.head import Head, publish_head, read_head
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, StorageUnavailable
 from epochlake.metastore.preflight import JavaUnsuitable
+from epochlake.metastore.storage.failures import StorageMisconfigured
 
 LINGER = 0.3
 
@@ -402,3 +404,13 @@ def test_live_users_are_told_when_the_port_was_taken_while_the_server_was_down(r
         publish_head(live, Head(5, "s", "h"), 60)
         assert read_head(live, 60) == Head(5, "s", "h")
     use.release()
+
+
+def test_a_root_of_somebody_else_is_not_worth_retrying(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(embedded, "open_lock", denied)
+    with pytest.raises(StorageMisconfigured, match="Permission denied") as refused, embedded_zookeeper(root, 0):
+        pass
+    assert (refused.value.exit_code, refused.value.hint.partition(",")[0]) == (1, "Make the directory writable")

@@ -360,6 +360,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "deletes that overwrite": ({"mode": "overwrite", "delete": "true"}, "either overwrites or deletes"),
     "metadata": ({"table": "system.tablets"}, "changed by committing epochs"),
     "no such table": ({"table": "air.none"}, "EPOCHLAKE_REJECTED"),
+    "a datacenter": ({"datacenter": "nowhere"}, "there is no datacenter 'nowhere'"),
+    "a level of none": ({"consistency": "LOCAL_QUORUM"}, "counts in one datacenter"),
     "columns": ({"columns": ["id", "'x' as day"]}, "column day is date, not string"),
 }
 
@@ -371,6 +373,8 @@ def test_a_write_that_cannot_be_says_why_before_any_task_runs(lake: Lake, sales:
     with pytest.raises(Exception, match=r"EPOCHLAKE_") as told:
         write(lake, frame, **{"table": sales, **options})
     assert said in str(told.value)
+    assert "Traceback" not in str(told.value)
+    assert not re.search("Failed to (commit|generate)", str(told.value)), "tasks have run"
     assert lake.cluster.count(sales) == 0
 
 

@@ -33,6 +33,7 @@ from epochlake.metastore.errors import CommitUnknown, LogWentBack, Rejected
 from epochlake.metastore.log.files import LogFile
 from epochlake.metastore.log.holes import Unfillable
 from epochlake.metastore.log.restoring import Damaged, Lost
+from epochlake.metastore.metadata.events.base import require
 from epochlake.placement.errors import EpochlakeError, sentences
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.errors import PlanRejected
@@ -114,6 +115,17 @@ def test_an_error_says_its_reason_and_then_its_hint() -> None:
         str(Rejected(Code.NOT_INITIALISED, "no cluster", hint="Run it"))
         == "rejected (not-initialised): no cluster. Run it"
     )
+
+
+@pytest.mark.parametrize(
+    "code", [Code.NOTHING_TO_DO, Code.ALREADY_INITIALISED, Code.TABLE_EXISTS, Code.KEYSPACE_EXISTS]
+)
+def test_what_is_there_already_has_a_hint_where_none_was_given(code: Code) -> None:
+    with pytest.raises(Rejected) as refused:
+        require(False, code, "it is there")
+    assert refused.value.hint
+    with pytest.raises(Rejected, match="Look again"):
+        require(False, code, "it is there", hint="Look again")
 
 
 def test_an_error_made_of_another_one_keeps_its_hint() -> None:

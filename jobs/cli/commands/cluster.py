@@ -33,7 +33,8 @@ def register(app: typer.Typer) -> None:
 def init(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the cluster; else the one in the configuration.")
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Name of the cluster; else the one in the configuration."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be committed; create nothing.")] = False,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the history.")] = "",

@@ -26,7 +26,8 @@ def run(
         bool, typer.Option("--until-idle", help="End when nothing is left to do, or nothing can go on (exit code 75).")
     ] = False,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", min=1, help="End after so many rounds, whatever is left to do.")
+        int | None,
+        typer.Option("--rounds", metavar="N", min=1, help="End after so many rounds, whatever is left to do."),
     ] = None,
     streaming: Annotated[
         Streaming | None,

@@ -56,7 +56,9 @@ def list_(context: typer.Context, at: At = None) -> None:
 def enable(
     context: typer.Context,
     how: How,
-    feature: Annotated[list[str] | None, typer.Argument(metavar="FEATURE…", show_default=False)] = None,
+    feature: Annotated[
+        list[str] | None, typer.Argument(metavar="FEATURE…", help="As `feature list` names them.", show_default=False)
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All that this version supports.")] = False,
     agent: Annotated[
         str | None,

@@ -17,7 +17,7 @@ from epochlake.placement.ring import strategies
 
 app = typer.Typer(help="Keyspaces and their replication.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The keyspace's name.", show_default=False)]
 Replication = Annotated[
     list[str],
     typer.Option(
@@ -95,7 +95,7 @@ def list_(context: typer.Context, at: At = None) -> None:
 def rename(
     context: typer.Context,
     name: Name,
-    new_name: Annotated[str, typer.Argument(metavar="NEW_NAME", show_default=False)],
+    new_name: Annotated[str, typer.Argument(metavar="NEW_NAME", help="What it is called then.", show_default=False)],
     how: How,
 ) -> None:
     """Give a keyspace another name; its tables follow, and no file moves."""

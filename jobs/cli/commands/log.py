@@ -43,7 +43,7 @@ from epochlake.placement.errors import InvalidRequest, InvariantViolated
 
 app = typer.Typer(help="The epoch log: what changed, when, by whom, why.", no_args_is_help=True)
 
-Epoch = Annotated[int, typer.Argument(metavar="EPOCH", show_default=False)]
+Epoch = Annotated[int, typer.Argument(metavar="EPOCH", help="As `log list` numbers them.", show_default=False)]
 
 
 @app.command("list")
@@ -107,7 +107,7 @@ def show(context: typer.Context, epoch: Epoch) -> None:
 @app.command("diff")
 def diff(
     context: typer.Context,
-    before: Annotated[int, typer.Argument(metavar="EPOCH", show_default=False)],
+    before: Annotated[int, typer.Argument(metavar="EPOCH", help="The earlier one.", show_default=False)],
     after: Annotated[int | None, typer.Argument(metavar="[EPOCH]", help="Default: the newest.")] = None,
 ) -> None:
     """Show what differs between two epochs."""
@@ -200,7 +200,7 @@ def heal(
 @app.command("accept-loss")
 def accept_loss_(
     context: typer.Context,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for the log.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the history.")] = "",
     request_id: Annotated[
         str | None, typer.Option("--request-id", metavar="ID", help="Submitting it twice commits once.")
     ] = None,

@@ -113,7 +113,8 @@ def recover(
     """Restore the log of a lost root, at the root of the configuration, from its members.
 
     What is restored has every commit that was acknowledged by a majority. Needed are a majority of the members; name
-    all that are left. The root that was lost acknowledges nothing any more should it come back. After --accept-loss
+    all that are left. A disk that was emptied, exchanged or restored from a copy does not count. Run it again when it
+    was killed: until it has ended nobody uses the root. The root that was lost acknowledges nothing any more should it come back. After --accept-loss
     ZooKeeper and replicas may know of epochs that are gone: `log accept-loss` goes on without them.
     """
     session = of(context)

@@ -34,7 +34,7 @@ from epochlake.placement.rejections import Code
 
 app = typer.Typer(help="Nodes and their volumes.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The node's name.", show_default=False)]
 NEEDS_ANOTHER_NODE = frozenset({Code.TOO_FEW_NODES, Code.RACK_NEEDED, Code.BELOW_REPLICATION, Code.LAST_NODE})
 """Codes of rejections that a node in the place of the lost one avoids."""
 
@@ -187,7 +187,15 @@ class Switch(StrEnum):
 def maintenance(
     context: typer.Context,
     name: Name,
-    switch: Annotated[Switch, typer.Argument(metavar="on|off", case_sensitive=False, show_default=False)],
+    switch: Annotated[
+        Switch,
+        typer.Argument(
+            metavar="on|off",
+            case_sensitive=False,
+            help="on: it gets no new replicas; off: it gets them again.",
+            show_default=False,
+        ),
+    ],
     how: How,
 ) -> None:
     """Let a node keep its replicas and get no new ones, or get them again."""

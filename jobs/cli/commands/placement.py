@@ -84,7 +84,7 @@ def simulate_(
         list[str] | None,
         typer.Option(
             "--replication",
-            metavar="KEYSPACE:DC=N[,DC=N]",
+            metavar="KEYSPACE:DC=N",
             help="A keyspace and its replicas; KEYSPACE:N is SimpleStrategy. Repeat for several.",
         ),
     ] = None,

@@ -52,11 +52,11 @@ def load(
 ) -> None:
     """Write the rows of files to a table: insert them, or replace those with the same key. Starts no Spark.
 
-    Columns that a file lacks are null, and what is stored otherwise than the table declares is cast where that loses
-    nothing; a file with a row that would lose something is refused, with the row, before any of it lands. Each 500,000
-    rows are one write, which is held in memory. With --batch each write has a name, so a load that ended half-way is
-    run again and goes on. A cell of CSV that is empty or says NA or null is
-    null, but in a column of texts.
+    Columns that a file lacks have their default, or are null. What is stored otherwise than the table declares is cast
+    where that loses nothing; a file with a row that would lose something is refused, with the row, before any of it
+    lands. Each 500,000 rows are one write, which is held in memory. With --batch each write has a name, so a load that
+    ended half-way is run again and goes on. A cell of CSV that is empty or says NA or null is null, but in a column of
+    texts.
     """
     session = of(context)
     target = session.cluster.catch_up().table(table)
@@ -100,6 +100,7 @@ def _loaded(table: str, parts: list[LoadedPart], level: str, *, deleted: bool) -
             LoadedOf(part.file, part.batch, part.written.rows, part.written.epoch, part.written.already)
             for part in parts
         ),
+        defaults={name: text for part in parts for name, text in part.defaults.items()},
     )
 
 

@@ -53,7 +53,7 @@ def start(context: typer.Context) -> None:
 
 @app.command("status")
 def status(context: typer.Context) -> None:
-    """Show the upgrade_state, and what is still to be built."""
+    """Show how far the upgrade is, and what is still to be built."""
     session = of(context)
     session.show(_status(session), upgrade_status)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.printing import bold, filled, plural, seconds, size, table
+from epochlake.placement.showing import duration
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -21,7 +22,7 @@ def streams(found: Sequence[StreamStatus]) -> list[RenderableType]:
     for one in found:
         head = bold(one.table).append(
             f": positions {one.oldest} to {one.newest}, {plural(one.writes, 'write')} of {plural(one.rows, 'row')}, "
-            f"{size(one.bytes)}, kept for {seconds(one.retention_seconds)}",
+            f"{size(one.bytes)}, kept for {duration(one.retention_seconds)}",
             style="not bold",
         )
         parts += [head, *_obstacles(one)]

@@ -13,7 +13,9 @@ def members(document: LogMembers) -> list[RenderableType]:
     lines: list[RenderableType] = [Text(f"generation {document.generation} of the log members")]
     for row in document.members:
         said = row.trouble or f"epoch {row.epoch}" if row.trouble or row.adopted else "no whole copy"
-        lines.append(Text(f"{row.member}: {said}"))
+        lines.append(Text(f"{row.member}: {said}" + (f" ({row.doubt})" if row.doubt else "")))
+    if any(row.doubt for row in document.members):
+        lines.append(Text("metadata reconfigure with all members makes those in doubt whole"))
     if document.change is not None:
         lines.append(Text(f"the change to generation {document.change.generation} is unfinished:"))
         lines += [Text(f"{row.member}: {_got_to(row, document.change.generation)}") for row in document.change.members]
@@ -40,4 +42,5 @@ def proposed(document: MembersProposed) -> list[RenderableType]:
 
 
 def restored(document: RootRestored) -> RenderableType:
-    return Text(f"restored up to epoch {document.epoch} from {document.source}")
+    unasked = f"; ZooKeeper was not compared: {document.unasked}" if document.unasked else ""
+    return Text(f"restored up to epoch {document.epoch} from {document.source}{unasked}")

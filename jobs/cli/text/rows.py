@@ -32,8 +32,12 @@ def loaded(document: Loaded) -> list[RenderableType]:
         told = f", {before} of which had landed before" if before and not document.already else ""
         parts.append(Text(f"{plural(files, 'file')} in {plural(len(document.parts), 'write')}{told}"))
     parts += [Text(f"{name}: {cast}, which loses nothing") for name, cast in document.casts.items()]
-    if document.filled:
-        parts.append(Text(f"null or the default, as the file has no such column: {', '.join(document.filled)}"))
+    if empty := [name for name in document.filled if name not in document.defaults]:
+        parts.append(Text(f"null, as the file has no such column: {', '.join(empty)}"))
+    parts += [
+        Text(f"{name}: its default, {text!r}, as the file has no such column")
+        for name, text in document.defaults.items()
+    ]
     parts += [Text(f"{place}: {reason}", style="yellow") for place, reason in document.missing.items()]
     parts += [Text(warning, style="yellow") for warning in document.warnings]
     return parts

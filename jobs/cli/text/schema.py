@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epochlake.jobs.administration.checks import ChecksFound
-from epochlake.jobs.printing import bold, filled, plural, seconds, size, table
+from epochlake.jobs.printing import bold, filled, plural, size, table
 from epochlake.jobs.views.schema import (
     CheckShown,
     DroppedTableRow,
@@ -17,6 +17,7 @@ from epochlake.jobs.views.schema import (
 )
 from epochlake.jobs.views.summaries import compaction_said
 from epochlake.metastore.metadata.model import PlacementKind
+from epochlake.placement.showing import duration
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -81,7 +82,7 @@ def dropped_list(rows: Sequence[DroppedTableRow]) -> RenderableType:
                 row.columns,
                 f"{row.tablets:,}" if row.tablets else "on the ring",
                 row.epoch,
-                f"for {seconds(row.keep_seconds)}" if row.keep_seconds else "until vacuum comes",
+                f"for {duration(row.keep_seconds)}" if row.keep_seconds else "until vacuum comes",
             )
             for row in rows
         ),
@@ -188,7 +189,7 @@ def _options(options: TableOptions) -> list[RenderableType]:
     lines = [f"{name} {value}" for name, value in said.items() if value is not None]
     lines += compaction_said(options.compaction)
     if options.history_seconds:
-        lines.append(f"history kept for {seconds(options.history_seconds)}")
+        lines.append(f"history kept for {duration(options.history_seconds)}")
     return [Text("; ".join(lines))] if lines else []
 
 

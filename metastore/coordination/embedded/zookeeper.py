@@ -39,6 +39,7 @@ from epochlake.metastore.coordination.embedded.room import full_disk
 from epochlake.metastore.coordination.embedded.server import LINGER_SECONDS
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, StorageUnavailable
 from epochlake.metastore.preflight import require_java
+from epochlake.metastore.storage.failures import StorageMisconfigured
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +96,9 @@ class EmbeddedZooKeeper:
         except OSError as error:
             if (full := full_disk(files.directory.parent)) is not None:
                 raise self._not_started(full) from error
-            raise StorageUnavailable(
+            # A directory of somebody else's does not become one's own by trying again.
+            kind = StorageMisconfigured if isinstance(error, PermissionError) else StorageUnavailable
+            raise kind(
                 f"could not start the embedded ZooKeeper in {files.directory}: {error.strerror}",
                 hint="Make the directory writable, or name an ensemble in `zookeeper.connect`",
             ) from error

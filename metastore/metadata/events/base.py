@@ -95,6 +95,16 @@ def require_name(what: str, name: str) -> None:
         )
 
 
+_USUAL_HINTS = {
+    Code.ALREADY_INITIALISED: "Use it (`epochlake status`), or name another root",
+    Code.KEYSPACE_EXISTS: "Use it, or take another name",
+    Code.TABLE_EXISTS: "Use it, or take another name",
+    Code.NODE_EXISTS: "Take another name",
+    Code.NOTHING_TO_DO: "Nothing was committed, and nothing has to be",
+}
+"""What to do about a rejection that says nothing else about it."""
+
+
 def require(condition: bool, code: Code, reason: str, *, hint: str = "") -> None:
     if not condition:
-        raise Rejected(code, reason, hint=hint)
+        raise Rejected(code, reason, hint=hint or _USUAL_HINTS.get(code, ""))

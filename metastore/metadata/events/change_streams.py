@@ -9,6 +9,7 @@ import msgspec
 from epochlake.metastore.metadata.components.change_streams import ChangeStream, ChangeStreams
 from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.placement.rejections import Code
+from epochlake.placement.showing import duration
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -39,8 +40,8 @@ class KeepChanges(Event, frozen=True):
             all(math.isfinite(one) and one >= 0 for one in (self.retention_seconds, self.limit_seconds))
             and self.retention_seconds <= self.limit_seconds,
             Code.INVALID_EVENT,
-            f"changes of {self.name} cannot be kept for {self.retention_seconds:g} seconds, and for readers for "
-            f"{self.limit_seconds:g}",
+            f"changes of {self.name} cannot be kept for {duration(self.retention_seconds)}, and for readers for "
+            f"{duration(self.limit_seconds)}",
             hint="Give 0 or more, and for readers no less than for all",
         )
         require(
@@ -60,7 +61,7 @@ class KeepChanges(Event, frozen=True):
         return msgspec.structs.replace(metadata, change_streams=ChangeStreams(by_table, epoch))
 
     def summary(self) -> str:
-        return f"changes of {self.name} are kept for {self.retention_seconds:g} seconds"
+        return f"changes of {self.name} are kept for {duration(self.retention_seconds)}"
 
 
 class DropChanges(Event, frozen=True):

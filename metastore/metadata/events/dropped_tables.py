@@ -16,6 +16,7 @@ from epochlake.metastore.metadata.events.schema import DropTable, check_replicas
 from epochlake.metastore.metadata.features import REPLICA_COUNTS
 from epochlake.metastore.metadata.model import PlacementKind
 from epochlake.placement.rejections import Code
+from epochlake.placement.showing import duration
 from epochlake.placement.tablets.tablet_map import TabletMap
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ class KeepHistory(Event, frozen=True):
         )
 
     def summary(self) -> str:
-        return f"table {self.name} keeps its history for {self.seconds:g} seconds"
+        return f"table {self.name} keeps its history for {duration(self.seconds)}"
 
 
 def replicas_of(record: DroppedTable) -> np.ndarray:

@@ -9,6 +9,7 @@ import msgspec
 from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.model import RequestState, TopologyRequest
 from epochlake.placement.rejections import Code
+from epochlake.placement.showing import plural
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -42,7 +43,7 @@ class ForgetRequests(Event, frozen=True):
         return msgspec.structs.replace(metadata, requests=kept)
 
     def summary(self) -> str:
-        return f"{len(self.request_ids)} request(s) that are done leave the metadata"
+        return f"{plural(len(self.request_ids), 'finished request')} forgotten"
 
 
 def forgettable(metadata: ClusterMetadata) -> list[TopologyRequest]:

@@ -16,6 +16,7 @@ from epochlake.metastore.metadata.events.plans import allowed
 from epochlake.metastore.metadata.model import Node, NodeState, RequestKind, TopologyRequest, Volume
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring import checks
+from epochlake.placement.showing import plural
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -177,7 +178,7 @@ class RegisterNode(Event, frozen=True):
 
     def summary(self) -> str:
         what = "asks to join" if self.replaces is None else f"asks to replace node {self.replaces}"
-        return f"node {self.name} ({self.datacenter}/{self.rack}, {len(self.volumes)} volume(s)) {what}"
+        return f"node {self.name} ({self.datacenter}/{self.rack}, {plural(len(self.volumes), 'volume')}) {what}"
 
 
 def next_node_id(metadata: ClusterMetadata) -> int:

@@ -9,6 +9,7 @@ from epochlake.metastore.metadata.components.pins import Pin, Pins
 from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.model import TableId
 from epochlake.placement.rejections import Code
+from epochlake.placement.showing import plural
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -55,6 +56,7 @@ class PinTablets(Event, frozen=True):
         return msgspec.structs.replace(metadata, pins=Pins(kept, epoch))
 
     def summary(self) -> str:
-        return f"{len(self.tablets)} tablet(s) of {self.table_id} are {'pinned' if self.on else 'free again'}" + (
-            f": {self.why}" if self.why else ""
-        )
+        counted = plural(len(self.tablets), "tablet")
+        are = "is" if len(self.tablets) == 1 else "are"
+        state = "pinned" if self.on else "free again"
+        return f"{counted} of {self.table_id} {are} {state}" + (f": {self.why}" if self.why else "")

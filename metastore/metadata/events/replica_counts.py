@@ -21,6 +21,7 @@ from epochlake.metastore.metadata.events.tablets import (
 )
 from epochlake.metastore.metadata.model import TableId, VolumeId
 from epochlake.placement.rejections import Code
+from epochlake.placement.showing import plural
 from epochlake.placement.tablets.resizing import Resize
 from epochlake.placement.tablets.transitions import Kind
 
@@ -75,8 +76,9 @@ class ChangeReplicas(Event, frozen=True):
 
     def summary(self) -> str:
         more = sum(change.leaving is None for change in self.changes)
-        said = [f"{more} tablet(s) get a replica"] if more else []
-        said += [f"{len(self.changes) - more} tablet(s) give up a replica"] if more < len(self.changes) else []
+        fewer = len(self.changes) - more
+        said = [f"{plural(more, 'tablet')} {'gets' if more == 1 else 'get'} a replica"] if more else []
+        said += [f"{plural(fewer, 'tablet')} {'gives' if fewer == 1 else 'give'} up a replica"] if fewer else []
         why = f": {self.changes[0].reason}" if self.changes[0].reason else ""
         return ", ".join(said) + why
 

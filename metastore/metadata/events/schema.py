@@ -20,6 +20,7 @@ from epochlake.metastore.metadata.replication import replication_setting
 from epochlake.metastore.metadata.ring_state import ring_state, with_ring_state
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY, replication_of
+from epochlake.placement.showing import plural
 from epochlake.placement.tablets.tablet_map import NO_REPLICA, TabletMap
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ class CreateTable(Event, frozen=True):
 
     def summary(self) -> str:
         kind = "append-only, " if self.table.append_only else ""
-        where = f"{self.tablet_count} tablets" if self.attachment else "on the ring"
+        where = plural(self.tablet_count, "tablet") if self.attachment else "on the ring"
         names = ", ".join(check.name for check in self.table.checked)
         return f"table {self.table.full_name} ({kind}{where})" + (f", checked by {names}" if names else "")
 

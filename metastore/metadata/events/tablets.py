@@ -15,6 +15,7 @@ from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.model import Node, NodeState, TableId, TabletKey, Transition, VolumeId
 from epochlake.metastore.metadata.rules import has_tags
 from epochlake.placement.rejections import Code
+from epochlake.placement.showing import plural
 from epochlake.placement.tablets.transitions import (
     OUTCOME_NEW,
     OUTCOME_OLD,
@@ -80,7 +81,7 @@ class StartTransitions(Event, frozen=True):
     def summary(self) -> str:
         first = self.transitions[0]
         why = f": {first.reason}" if first.reason else ""
-        return f"{len(self.transitions)} tablet(s) begin to move ({first.kind}{why})"
+        return f"the move of {plural(len(self.transitions), 'tablet')} begins ({first.kind}{why})"
 
 
 class StageChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -136,7 +137,7 @@ class AdvanceTransitions(Event, frozen=True):
     def summary(self) -> str:
         first = self.changes[0]
         why = f" because {first.error}" if first.error else ""
-        return f"{len(self.changes)} tablet(s): {first.from_stage} → {first.to_stage}{why}"
+        return f"{plural(len(self.changes), 'tablet')}: {first.from_stage} → {first.to_stage}{why}"
 
 
 class FinishTransitions(Event, frozen=True):
@@ -168,7 +169,7 @@ class FinishTransitions(Event, frozen=True):
         return msgspec.structs.replace(metadata, tablets=tablets)
 
     def summary(self) -> str:
-        return f"{len(self.tablets)} tablet(s) end their transition"
+        return f"the transition of {plural(len(self.tablets), 'tablet')} ends"
 
 
 def require_each_once(tablets: Sequence[TabletKey], what: str) -> None:

@@ -10,6 +10,7 @@ from epochlake.metastore.metadata.events.table_lifetimes import require_lifetime
 from epochlake.metastore.metadata.model import Alterations, TimeToLive
 from epochlake.metastore.metadata.time_to_live import changed, in_force
 from epochlake.placement.rejections import Code
+from epochlake.placement.showing import duration
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -57,7 +58,7 @@ class AlterTimeToLive(Event, frozen=True):
     def summary(self) -> str:
         if self.ttl.seconds is None:
             return f"no further rows of table {self.name} expire"
-        return f"rows of table {self.name} expire {self.ttl.seconds:,} seconds after column number {self.ttl.column_id}"
+        return f"rows of table {self.name} expire {duration(self.ttl.seconds)} after column number {self.ttl.column_id}"
 
 
 def _said(one: TimeToLive) -> tuple[int, int | None]:

@@ -13,6 +13,7 @@ from epochlake.metastore.metadata.components.upgrade import Described, Upgrade, 
 from epochlake.metastore.metadata.events.base import Event, require
 from epochlake.metastore.metadata.model import NodeState
 from epochlake.placement.rejections import Code
+from epochlake.placement.showing import plural
 
 if TYPE_CHECKING:
     from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -46,7 +47,10 @@ class DescribeCluster(Event, frozen=True):
 
     def summary(self) -> str:
         said = self.described
-        return f"described: {len(said.nodes)} node(s), {len(said.keyspaces)} keyspace(s), {len(said.tables)} table(s)"
+        return "described: " + ", ".join(
+            plural(len(many), word)
+            for word, many in (("node", said.nodes), ("keyspace", said.keyspaces), ("table", said.tables))
+        )
 
 
 class AdvanceUpgrade(Event, frozen=True):

@@ -213,7 +213,7 @@ def test_sql_loads_and_exports_know_the_columns_of_now(cluster: Cluster, tmp_pat
     administration.alter_table(cluster, TABLE, add=["note string not null default 'none'"])
     pq.write_table(pa.table({"id": [2], "length": [2**40]}), tmp_path / "more.parquet")
     [part] = cluster.load(TABLE, tmp_path / "more.parquet")
-    assert part.filled == ("note",)
+    assert (part.filled, part.defaults) == (("note",), {"note": "none"})
     told = cluster.sql(
         f"SELECT sum(length) AS all_of_it, min(note) AS note FROM {TABLE} WHERE note <> 'old'"
     ).read_all()

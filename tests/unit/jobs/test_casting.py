@@ -114,6 +114,7 @@ def test_a_missing_column_is_null_where_it_may_be_and_all_that_is_wrong_is_told_
     found, done = fit(rows, table)
     assert found.to_pylist() == [{"id": 1, "note": None, "day": dt.date(2013, 1, 1)}]
     assert (done.casts, done.filled) == ({"id": "bigint to int", "day": "string to date"}, ("note",))
+    assert not done.defaults, "null is no default"
     with pytest.raises(InvalidRequest) as told:
         fit(pa.table({"id": [2**40], "tail": ["x"]}), table, first_row=500_000)
     for one in ("no column tail", "column day (date) is missing", f"row 500000 has {2**40}"):

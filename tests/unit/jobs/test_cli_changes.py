@@ -237,7 +237,7 @@ def test_a_table_says_how_it_is_compacted(grown: CommandLine) -> None:
     usual = grown.done("table", "show", "air.t")["options"]
     words = ["--compaction", "off", "--compaction-hours", "22:00-06:00", "--tombstone-grace", "3h"]
     changed = grown.done("table", "alter", "air.t", *words)
-    said = "not compacted by itself, compacted 22:00-06:00, deletes remembered for 3.0 h"
+    said = "not compacted by itself, compacted 22:00-06:00, deletes remembered for 3 hours"
     assert changed["what"].endswith(said)
     kept = {"by_itself": False, "hours": "22:00-06:00", "tombstone_grace_seconds": 10800.0}
     assert grown.done("table", "show", "air.t")["options"] == usual | {"compaction": kept}

@@ -299,6 +299,29 @@ def test_most_members_are_gone_for_good_and_the_root_is_there(lake: CommandLine,
     assert lake.done("balance", "resume")["epoch"] == epoch + 1
 
 
+def test_a_disk_that_was_emptied_is_told_and_restores_nothing(lake: CommandLine, tmp_path: Path) -> None:
+    lake.done("metadata", "reconfigure", "--auto")
+    epoch = lake.done("balance", "pause")["epoch"]
+    first, second, third = (Path(place) for place in places_of(tmp_path, "n1", "n2", "n3"))
+    shutil.rmtree(second)
+    second.mkdir()
+    [doubt] = [row["doubt"] for row in lake.done("metadata", "describe")["members"] if row["doubt"]]
+    assert doubt.startswith("it has lost what it was given for generation 1: its disk was exchanged or emptied")
+    printed = lake.text("metadata", "describe").out.replace("\n", " ")
+    assert "no whole copy (it has lost" in printed
+    assert "metadata reconfigure with all members makes those in doubt whole" in printed
+    first.rename(tmp_path / "away")
+    (lake.root / "log").rename(tmp_path / "lost")
+    refused = lake.json("metadata", "recover", second, third)
+    assert refused.code == 75
+    assert refused.error["hint"].endswith("if they are gone for good, give --accept-loss")
+    assert not (lake.root / "log").exists()
+    (tmp_path / "away").rename(first)
+    assert lake.done("metadata", "recover", first, second, third)["epoch"] == epoch
+    assert not [row for row in lake.done("metadata", "describe")["members"] if row["doubt"]]
+    assert lake.done("balance", "resume")["epoch"] == epoch + 1
+
+
 def test_the_root_and_most_members_are_gone_for_good(lake: CommandLine, tmp_path: Path) -> None:
     lake.done("metadata", "reconfigure", "--auto")
     epoch = lake.done("balance", "pause")["epoch"]

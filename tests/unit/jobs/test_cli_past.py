@@ -60,7 +60,7 @@ def test_rows_are_shown_compared_and_rolled_back_to_a_time(table: SmallCluster, 
 def test_a_table_is_dropped_listed_and_restored(table: SmallCluster, line: CommandLine) -> None:
     table.cluster.write(TABLE, [{"id": 1, "note": "old"}])
     line.done("table", "history", TABLE, "--keep", "7d")
-    assert "history kept for 168.0 h" in line.text("table", "show", TABLE).out
+    assert "history kept for 7 days" in line.text("table", "show", TABLE).out
     assert line.json("table", "show", TABLE).json["options"]["history_seconds"] == 604_800.0
     line.done("table", "drop", TABLE, "--keep", "1d")
     assert line.json("table", "list").json == []

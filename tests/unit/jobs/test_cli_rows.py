@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.cli.documents import Loaded
+from epochlake.jobs.cli.text import rows as text
 from epochlake.jobs.gate import crowding
 from epochlake.jobs.upkeep.compaction import compact
 from epochlake.placement.errors import InvalidRequest
@@ -204,3 +206,11 @@ def test_a_decimal_that_is_compared_with_another_number_is_told_how(table: Small
     with pytest.raises(InvalidRequest, match=r"Compare a decimal with one: pyarrow\.compute\.field\('fare'\)"):
         table.cluster.scan(TABLE, where=pc.field("fare") < 10)
     assert table.cluster.scan(TABLE, where=pc.field("fare") < Decimal(10)).read_all().num_rows == 0
+
+
+def test_a_column_that_a_file_lacks_is_said_to_be_null_or_to_have_its_default() -> None:
+    done = Loaded(TABLE, 1, 1, 9, 7, "QUORUM", deleted=False, already=False, missing={})
+    done = msgspec.structs.replace(done, filled=("tail", "note"), defaults={"note": "none"})
+    said = [str(part) for part in text.loaded(done)]
+    assert "null, as the file has no such column: tail" in said
+    assert "note: its default, 'none', as the file has no such column" in said

@@ -195,10 +195,24 @@ def test_a_file_whose_columns_cannot_be_called_so_is_told_a_command_that_works_a
     assert "columns that cannot be called so: 'x y', 'a`b', 'c,d', '$HOME \"q\"'" in refused.err
     made = run_as_told(line, refused.err)
     assert made.code == 0, made.err
-    names = pq.read_schema("my file-renamed.parquet").names
-    assert names == ["x_y_2", "a_b", "x_y", "c_d", '$HOME_"q"', "it's", "plain"]
-    assert line.text("table", "create", "air.awkward", "--like", "my file-renamed.parquet").code == 0
-    assert line.json("load", "air.awkward", "my file-renamed.parquet").json["rows"] == 2
+    assert line.text("table", "create", "air.awkward", "--like", "my file-renamed.csv").code == 0
+    shown = {column["name"]: column["type"] for column in line.json("table", "show", "air.awkward").json["columns"]}
+    assert list(shown) == ["x_y_2", "a_b", "x_y", "c_d", '$HOME_"q"', "it's", "plain"]
+    assert line.json("load", "air.awkward", "my file-renamed.csv").json["rows"] == 2
+
+
+def test_a_file_with_other_names_keeps_the_types_of_its_cells(
+    line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("trips.csv").write_text("Trip ID,fare,note\n1,NA,NA\n2,2.5,x\n", encoding="utf-8")
+    refused = line.text("table", "create", "air.trips", "--like", "trips.csv")
+    assert run_as_told(line, refused.err).code == 0
+    assert line.text("table", "create", "air.trips", "--like", "trips-renamed.csv").code == 0
+    assert line.json("load", "air.trips", "trips-renamed.csv").code == 0
+    rows = line.json("query", "air.trips").json
+    by_id = sorted(rows, key=lambda row: int(row["Trip_ID"]))
+    assert by_id == [{"Trip_ID": 1, "fare": None, "note": "NA"}, {"Trip_ID": 2, "fare": 2.5, "note": "x"}]
 
 
 def test_columns_of_no_type_are_told_with_what_works_as_it_is(

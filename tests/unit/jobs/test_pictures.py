@@ -129,6 +129,7 @@ def test_a_great_ring_is_drawn_as_equal_arcs_of_what_is_in_their_middle() -> Non
     figure = draw_ring(arcs)
     assert "drawn as 720 arcs" in figure.layout.title.text
     assert [trace.name for trace in figure.data] == ["dc1/r1"], "a thousand nodes have no colours of their own"
+    assert figure.layout.showlegend, "what is alone has a name as well"
 
 
 def test_a_what_if_is_drawn_at_each_step() -> None:
@@ -177,7 +178,10 @@ def test_what_flows_to_a_node_is_what_it_gains() -> None:
     assert sum(flow.bytes for flow in flows.flows) == pytest.approx(gained * 10**12, abs=100)
     assert {flow.source for flow in flows.flows} <= {"m1", "m4"}, "a rack's tokens go to another node of the rack"
     assert flows_between(after, after, 10**12).flows == ()
-    assert "nothing moves" in draw_flows(flows_between(after, after), "none").layout.title.text
+    none = draw_flows(flows_between(after, after), "none")
+    assert "nothing moves" in none.layout.title.text
+    assert not none.layout.xaxis.visible, "axes of nothing would have numbers"
+    assert not none.layout.yaxis.visible
 
 
 def a_plan(count: int) -> BalancePlan:

@@ -216,7 +216,7 @@ def test_the_commands_add_and_drop_and_pin(lake: LocalCluster, capsys: pytest.Ca
     line = CommandLine(Path(str(lake.cluster.root.uri)), capsys)
     target = free_node(lake.cluster, 1)
     dry = line.done("tablet", "add-replica", TABLE, "1", "--to", target, "--dry-run")
-    assert (dry["event"], dry["what"]) == ("ChangeReplicas", "1 tablet(s) get a replica: by hand")
+    assert (dry["event"], dry["what"]) == ("ChangeReplicas", "1 tablet gets a replica: by hand")
     assert line.json("tablet", "drop-replica", TABLE, "1", "--from", target).code == 3
     line.done("tablet", "add-replica", TABLE, "1", "--to", f"{target}/d1")
     line.done("tablet", "pin", TABLE, "0", "1", "--reason", "hot")

@@ -9,120 +9,26 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from epochlake.metastore.configuration import StorageSettings
-from epochlake.metastore.errors import ConfigurationError, HashMismatch, LogWentBack, StorageUnavailable
+from epochlake.metastore.errors import (
+    ConfigurationError,
+    HashMismatch,
+    LogWentBack,
+    StorageUnavailable,
+)
 from epochlake.metastore.log import generations
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry, position_of
-from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, PreparedLog
-from epochlake.metastore.log.in_memory import InMemoryLog, SharedEntries
-from epochlake.metastore.log.log_member import DeltaMemberLogs, LogMember, MemberLogs, Sealed
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
+from epochlake.metastore.log.log_member import LogMember, Sealed
 from epochlake.metastore.log.log_place import LogBelowRoot
-from epochlake.metastore.log.majority_log import MajorityLog
-from epochlake.metastore.log.moving_members import MemberMover
-from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 from tests.support.log_contract import *  # noqa: F403
 from tests.support.log_contract import Opener
 from tests.support.logs import chain
+from tests.support.member_groups import CLUSTER, Group, append
 from tests.support.slices import THOROUGH
 from tests.support.waiting import eventually
-
-CLUSTER = "cluster-1"
-
-
-class MemoryLogs:
-    """Logs of members in memory; those in `broken` directories do not answer."""
-
-    def __init__(self) -> None:
-        self.logs: dict[str, SharedEntries] = {}
-        self.broken: set[str] = set()
-        self.lose_next: set[str] = set()
-
-    def is_there(self, uri: str) -> bool:
-        return uri in self.logs
-
-    def create(self, uri: str) -> None:
-        self.logs.setdefault(uri, SharedEntries())
-
-    def open(self, uri: str) -> PreparedLog:
-        return _Breakable(self, uri)
-
-
-class _Breakable(InMemoryLog):
-    def __init__(self, logs: MemoryLogs, uri: str) -> None:
-        super().__init__(logs.logs[uri])
-        self._logs, self._uri = logs, uri
-
-    def _require(self) -> None:
-        if any(self._uri.startswith(f"{broken}/") for broken in self._logs.broken):
-            raise StorageUnavailable(f"{self._uri} does not answer")
-
-    def read(self, after: int, up_to: int | None = None) -> list[Entry]:
-        self._require()
-        return super().read(after, up_to)
-
-    def append(self, entries: list[Entry]) -> None:  # type: ignore[override]
-        self._require()
-        super().append(entries)
-        if self._uri in self._logs.lose_next:
-            self._logs.lose_next.discard(self._uri)
-            raise AppendUncertain("the answer was lost")
-
-    def fence(self) -> None:
-        self._require()
-        super().fence()
-
-
-class Group:
-    """A root and directories for members, all of them real directories; logs in memory or in Delta."""
-
-    def __init__(self, path: Path, count: int, *, delta: bool = False) -> None:
-        self.path = path
-        self.storage = Storage(StorageSettings(durability="fsync"))
-        self.memory = MemoryLogs()
-        self.logs: MemberLogs = DeltaMemberLogs(self.storage, 8) if delta else self.memory
-        self.members = []
-        for number in range(count):
-            (path / f"member-{number}").mkdir()
-            self.members.append(str(path / f"member-{number}"))
-        self.root = str(path / "root")
-        self.begin(self.root)
-
-    def begin(self, root: str) -> None:
-        Path(root).mkdir()
-        self.logs.create(f"{root}/log")
-
-    def open(self, root: str = "", patience: float = 20.0) -> MajorityLog:
-        root = root or self.root
-        place = f"{root}/log"
-        return MajorityLog(
-            self.storage,
-            f"{root}/{generations.DIRECTORY}",
-            lambda: self.logs.open(place),
-            self.logs,
-            patience=patience,
-        )
-
-    def mover(self, root: str = "") -> MemberMover:
-        root = root or self.root
-        return MemberMover(self.storage, root, f"{root}/{generations.DIRECTORY}", self.logs)
-
-    def reconfigure(self, *numbers: int) -> generations.Generation:
-        chosen = [self.members[number] for number in numbers]
-        return self.mover().reconfigure(CLUSTER, chosen, self.logs.open(f"{self.root}/log"))
-
-    def lose_root(self) -> None:
-        shutil.rmtree(self.root)
-        self.memory.logs.pop(f"{self.root}/log", None)
-
-    def recover(self, *numbers: int, root: str = "") -> int:
-        self.root = root or str(self.path / f"root-{len(list(self.path.iterdir()))}")
-        if not Path(self.root).exists():
-            self.begin(self.root)
-        chosen = [self.members[number] for number in numbers]
-        return self.mover().recover(chosen, self.logs.open(f"{self.root}/log")).epoch
 
 
 @pytest.fixture
@@ -131,13 +37,6 @@ def open_log(tmp_path: Path) -> Opener:
     group = Group(tmp_path, 3, delta=True)
     group.reconfigure(0, 1, 2)
     return group.open
-
-
-def append(group: Group, entries: list[Entry], root: str = "", patience: float = 20.0) -> MajorityLog:
-    log = group.open(root, patience)
-    log.read(0)
-    log.append(entries)
-    return log
 
 
 @pytest.mark.parametrize("delta", [False, True])
@@ -333,7 +232,7 @@ def test_a_change_of_members_that_was_killed_is_gone_on_with(tmp_path: Path) -> 
     group.reconfigure(0, 1, 2)
     entries = chain(3)
     log = append(group, entries[:2], patience=0.5)
-    wanted = generations.Generation(2, CLUSTER, group.root, tuple(group.members[1:]))
+    wanted = group.generation(2, group.members[1:])
     for member in group.members[:2]:
         LogMember(group.storage, member, group.logs).seal(wanted)
     with pytest.raises(AppendUncertain):
@@ -352,9 +251,9 @@ def test_a_number_that_somebody_has_left_with_a_member_of_neither_set_is_passed_
     group.reconfigure(3, 4, 5)
     # A change to others was begun once, which leads to the old members; of the next ones one was killed before he came
     # to a member of now, and another one, who got the same number, after that.
-    LogMember(group.storage, others[0], group.logs).seal(generations.Generation(1, CLUSTER, group.root, old))
-    LogMember(group.storage, old[0], group.logs).seal(generations.Generation(3, CLUSTER, group.root, old))
-    unfinished = generations.Generation(3, CLUSTER, group.root, others)
+    LogMember(group.storage, others[0], group.logs).seal(group.generation(1, old))
+    LogMember(group.storage, old[0], group.logs).seal(group.generation(3, old))
+    unfinished = group.generation(3, others)
     for uri in new:
         LogMember(group.storage, uri, group.logs).seal(unfinished)
     mover, root = group.mover(), group.logs.open(f"{group.root}/log")
@@ -461,7 +360,7 @@ def test_whatever_was_acknowledged_is_in_what_is_read_ever_after(tmp_path: Path,
                 promise = [p for m in group.members for p in LogMember(group.storage, m, group.logs).promises()]
                 number = max((p.number for p in promise), default=0) + 1
                 members = generations.members_of(draw.sample(group.members, 3))
-                wanted = generations.Generation(number, CLUSTER, group.root, members)
+                wanted = group.generation(number, members)
                 for uri in draw.sample(group.members, 2):
                     LogMember(group.storage, uri, group.logs).seal(wanted)
             elif what == "late":

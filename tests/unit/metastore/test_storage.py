@@ -32,6 +32,9 @@ def test_any_other_file_system_of_arrow_works_alike() -> None:
     assert STORAGE.copy_file("mock://root/dir/x", "mock://root/dir/y") == 4
     assert not STORAGE.put_if_absent("mock://root/dir/y", b"other")
     assert [entry.name for entry in STORAGE.list_files("mock://root/dir")] == ["x", "y"]
+    assert (STORAGE.list_names("mock://root"), sorted(STORAGE.list_names("mock://root/dir"))) == (["dir"], ["x", "y"])
+    with pytest.raises(failures.MissingFile):
+        STORAGE.list_names("mock://root/nowhere")
     assert [STORAGE.delete_file("mock://root/dir/x") for _ in range(2)] == [True, False]
     assert not STORAGE.hard_link("mock://root/dir/y", "mock://root/dir/z")
     assert STORAGE.space("mock://root/dir") is None

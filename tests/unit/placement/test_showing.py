@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 import pytest
 from epochlake.placement.errors import InvalidRequest
-from epochlake.placement.showing import ROWS, WIDEST, Listing, Shown, cell, html_of, size, text_of
+from epochlake.placement.showing import ROWS, WIDEST, Listing, Shown, cell, duration, html_of, plural, size, text_of
 
 
 class Colour(StrEnum):
@@ -140,3 +140,32 @@ def test_sizes_have_three_digits() -> None:
         "1.23 MB",
         "5e+03 PB",
     ]
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(999, "999 B"), (1_000, "1 kB"), (999_499, "999 kB"), (999_500, "1 MB"), (999_949_999, "1 GB")]
+)
+def test_sizes_have_three_digits_and_no_powers_of_ten(count: int, told: str) -> None:
+    assert size(count) == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0, "0 seconds"),
+        (1, "1 second"),
+        (90, "90 seconds"),
+        (5_400.0, "90 minutes"),
+        (86_400, "1 day"),
+        (172_800.0, "2 days"),
+        (129_600, "36 hours"),
+        (0.5, "0.5 seconds"),
+        (float("inf"), "inf seconds"),
+    ],
+)
+def test_a_duration_is_told_as_it_was_given(seconds: float, told: str) -> None:
+    assert duration(seconds) == told
+
+
+def test_one_of_a_thing_is_one() -> None:
+    assert (plural(1, "tablet"), plural(2_000, "row")) == ("1 tablet", "2,000 rows")
