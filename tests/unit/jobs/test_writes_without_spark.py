@@ -165,7 +165,8 @@ LOSSY: list[tuple[str, object, str]] = [
     ("date", pa.array([1], pa.date64()), "would lose data"),
     ("struct<a:int>", pa.array([{"A": 1}]).cast(pa.struct([("A", pa.int32())])), r"struct<a:int>, not struct<A:int>"),
     ("int", pa.array([1]), "is int, not bigint"),
-    ("decimal(4,2)", pa.array([Decimal("1.2")]), r"is decimal\(4,2\), not decimal\(2,1\)"),
+    ("decimal(4,2)", pa.array([Decimal("123.4")]), r"is decimal\(4,2\), not decimal\(4,1\)"),
+    ("decimal(4,2)", pa.array([Decimal("1.234")]), r"is decimal\(4,2\), not decimal\(4,3\)"),
 ]
 
 
@@ -192,6 +193,13 @@ def test_a_type_has_one_spelling_however_it_was_declared(declared: str, given: p
     table = msgspec.structs.replace(flights(), columns=(Column("id", "bigint"), Column("v", declared)))
     digest = RowDigest(digested_columns(table), table, table)
     assert rows_to_write(pa.table({"id": [1], "v": pa.nulls(1, given)}), table).counted(digest).count == 1
+
+
+def test_a_decimal_with_fewer_digits_fits_one_with_more() -> None:
+    table = msgspec.structs.replace(flights(), columns=(Column("id", "bigint"), Column("v", "decimal(4,2)")))
+    digest = RowDigest(digested_columns(table), table, table)
+    short, whole = (pa.table({"id": [1], "v": pa.array([Decimal(text)])}) for text in ("1.2", "01.20"))
+    assert rows_to_write(short, table).counted(digest) == rows_to_write(whole, table).counted(digest)
 
 
 def test_what_pandas_takes_for_missing_is_null(cluster: SmallCluster) -> None:
