@@ -30,14 +30,14 @@ def as_spark_says() -> Iterator[None]:
     try:
         yield
     except EpochlakeError as error:
-        if _is_worker():
+        if is_worker():
             # Read by Spark when it hands on what ends this process, which it does with every error: a worker that has
             # failed is not used again, so no frames of others are hidden.
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise EpochlakeSparkError(f"[{code_of(error)}] {error}") from None
 
 
-def _is_worker() -> bool:
+def is_worker() -> bool:
     """Whether this process is one that Spark has started to run Python in."""
     started_as = getattr(sys.modules.get("__main__"), "__spec__", None)
     return started_as is not None and started_as.name.startswith(_WORKERS)

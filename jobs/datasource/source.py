@@ -6,11 +6,12 @@ from collections.abc import MutableMapping
 from functools import cached_property
 
 from epochlake.jobs.datasource.change_reading import CHANGE_DDL, CHANGE_TYPE, ChangeReader, ChangeStreamReader
-from epochlake.jobs.datasource.errors import as_spark_says
+from epochlake.jobs.datasource.errors import EpochlakeSparkError, as_spark_says, is_worker
 from epochlake.jobs.datasource.given_schema import Given
 from epochlake.jobs.datasource.log_streaming import LogStream
 from epochlake.jobs.datasource.metadata_reading import LOG, MetadataReader, epoch_of, metadata_schema
 from epochlake.jobs.datasource.options import ReadOptions, read_options, write_options
+from epochlake.jobs.datasource.refused_streams import RefusedStream
 from epochlake.jobs.datasource.table_reading import TableReader, asked_of
 from epochlake.jobs.datasource.table_writing import OverwritingWriter, StreamWriter, TableWriter
 from epochlake.jobs.gate.arrow_reading import Question
@@ -146,6 +147,14 @@ class EpochlakeDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The stream of `system.log`, or of the changes of a table."""
+        try:
+            return self._stream_reader(schema)
+        except EpochlakeSparkError as error:
+            if not is_worker():
+                raise
+            return RefusedStream(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         with as_spark_says():
             given = Given(schema, by_user=not self._told)
             if self._read.changes:
