@@ -6,6 +6,8 @@ import re
 
 import pytest
 from epochlake.jobs.cli.reference import walk
+from epochlake.metastore.errors import Rejected
+from epochlake.placement.rejections import Code
 
 from tests.support.command_line import CommandLine
 
@@ -32,7 +34,8 @@ FAILURES = [
     (["request", "cancel", "n1"], 3, "See `epochlake request list`"),
     (["placement", "explain", "air.flights"], 2, "Give its key"),
     (["status", "--at", "1", "--check"], 2, "Leave out --at"),
-    (["node", "ad"], 2, "See `epochlake node --help`"),
+    (["node", "ad"], 2, "Did you mean `epochlake node add`? See `epochlake node --help`"),
+    (["balance", "resume"], 3, "Nothing was committed, and nothing has to be"),
 ]
 
 
@@ -61,11 +64,17 @@ def test_a_document_of_an_error_has_the_hint_apart_and_in_its_message(
         assert error["message"].endswith(error["hint"])
 
 
-def test_a_reason_without_a_hint_is_one_line_and_has_no_key(unchanged: CommandLine) -> None:
-    assert unchanged.text("balance", "resume").err.splitlines() == [
-        "epochlake: rejected (nothing-to-do): balancing is already on"
+def test_a_reason_without_a_hint_is_one_line_and_has_no_key(
+    unchanged: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise Rejected(Code.STALE_PLAN, "the numbers were planned on old metadata")
+
+    monkeypatch.setattr("epochlake.jobs.cli.session.Session.show", broken)
+    assert unchanged.text("node", "list").err.splitlines() == [
+        "epochlake: rejected (stale-plan): the numbers were planned on old metadata"
     ]
-    assert "hint" not in unchanged.json("balance", "resume").error
+    assert "hint" not in unchanged.json("node", "list").error
 
 
 def test_what_there_is_not_is_told_with_what_was_meant(unchanged: CommandLine) -> None:
