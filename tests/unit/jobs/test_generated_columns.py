@@ -276,7 +276,7 @@ def test_rows_that_tasks_have_spilled_are_complete(cluster: Cluster, tmp_path: P
     given = pa.RecordBatch.from_pylist([ROME, {**ROME, "id": 2}])
     spills = spill(cluster.storage, str(tmp_path), "task", table, [given])
     with Gate(cluster, "tasks") as gate:
-        gate.write(SpilledRows(cluster.storage, spills, table), table, None, "b")
+        gate.write(SpilledRows(cluster.storage, spills), table, None, "b")
         whole = [ROME_WHOLE, {**ROME_WHOLE, "id": 2, "label": "Rome-2"}]
         assert gate.write(rows_to_write(whole, table), table, None, "b").already
     assert [row["label"] for row in rows(cluster)] == ["Rome-1", "Rome-2"]

@@ -146,7 +146,7 @@ def test_what_nobody_has_is_lost_and_who_may_have_it_is_named(cluster: SmallClus
     with cluster.without("B"):
         located = locate(cluster, pipeline, staged)
         assert list(located.unanswered) == [cluster.volume("B")]
-        with pytest.raises(ConsistencyNotReached, match=r"nobody else has,.* for 1 tablet\(s\) \(0\)"):
+        with pytest.raises(ConsistencyNotReached, match=r"nobody else has,.* for 1 tablet \(0\)"):
             pipeline.gate.writing.require_answers(cluster.table, QUORUM, located)
 
 

@@ -65,7 +65,7 @@ def test_a_level_is_reached_or_refused_with_tablets_and_replicas_named(
             assert written in cluster.read(pipeline, level)
         else:
             for attempt in (cluster.write, cluster.read):
-                with pytest.raises(ConsistencyNotReached, match=rf"{level} at epoch \d+ for 1 tablet\(s\) \(0\)") as e:
+                with pytest.raises(ConsistencyNotReached, match=rf"{level} at epoch \d+ for 1 tablet \(0\)") as e:
                     attempt(pipeline, level)
                 assert e.value.tablets == (0,)
                 assert {name[0] for name in e.value.replicas} == set(away)
