@@ -50,7 +50,7 @@ def attach(spark: SparkSession, cluster: Cluster, keyspaces: Iterable[str] | Non
     views = _views_of(spark, tables, mine)
     for view in mine - set(views):
         spark.catalog.dropTempView(view)
-    settings = _settings_of(cluster)
+    settings = settings_of(cluster)
     register_function(spark, settings)
     settings = _text(settings)
     for view, full in views.items():
@@ -78,8 +78,8 @@ def _views_of(spark: SparkSession, tables: Sequence[tuple[str, str]], mine: Iter
     return views
 
 
-def _settings_of(cluster: Cluster) -> str:
-    """What opens this cluster in other processes. Options of storage stay behind: they may be secrets."""
+def settings_of(cluster: Cluster) -> str:
+    """What opens this cluster in other processes, as JSON. Options of storage stay behind: they may be secrets."""
     configuration = cluster.configuration
     root = configuration.root if places.local_path(configuration.root) is None else os.path.abspath(configuration.root)
     shown = msgspec.structs.replace(

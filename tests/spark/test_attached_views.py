@@ -6,7 +6,7 @@ from pathlib import Path
 
 import epochlake
 import pytest
-from epochlake.jobs.datasource.attaching import _settings_of
+from epochlake.jobs.datasource.attaching import settings_of
 from epochlake.jobs.datasource.source import EpochlakeDataSource
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -59,7 +59,7 @@ def test_attached_tables_hide_nothing_of_the_users_own_whatever_its_capitals(lak
 
 def test_a_query_or_a_view_of_columns_that_have_changed_says_what_became_of_them(lake: Lake) -> None:
     epochlake.create_table(lake.cluster, "air.late", [("id", "bigint", False), ("note", "string", True)], ["id"])
-    opens = {"settings": _settings_of(lake.cluster), "table": "air.late"}
+    opens = {"settings": settings_of(lake.cluster), "table": "air.late"}
     columns = StructType([StructField("id", LongType()), StructField("note", StringType())])
     old, read = EpochlakeDataSource(opens), EpochlakeDataSource({"conf": str(lake.conf), "path": "air.late"})
     assert old.schema() == read.schema() == "`id` bigint, `note` string"

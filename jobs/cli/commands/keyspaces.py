@@ -76,8 +76,8 @@ def alter(
     """Ask for another replication of a keyspace; the coordinator goes there a replica at a time.
 
     On the ring it is a request. On tablets it holds for new tables at once, may be changed again on the way, and
-    `status` says how many tablets are left; a datacenter that is not given
-    gives its replicas up, when the others have theirs.
+    `status` says how many tablets are left; a datacenter that is not given gives its replicas up, when the others have
+    theirs.
     """
     session, wanted = of(context), parse_replication(replication)
     chosen = None if strategy is None else strategy.value

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from epochlake.jobs.administration.change_streams import keep_changes
 from epochlake.jobs.datasource import change_reading
-from epochlake.jobs.datasource.attaching import _settings_of
+from epochlake.jobs.datasource.attaching import settings_of
 from epochlake.jobs.datasource.source import EpochlakeDataSource
 from epochlake.jobs.gate.change_before import RowsBefore
 from epochlake.jobs.gate.errors import HistoryNotKept
@@ -177,7 +177,7 @@ def test_the_rows_before_are_those_that_somebody_has_who_applies_the_changes(clu
                 aged(cluster, 600.0, 600.0)
     _applied(cluster, position, state)
     assert state == shown(cluster)
-    asked = {"path": FLIGHTS, "settings": _settings_of(cluster.cluster), "changes": "true", "before": "true"}
+    asked = {"path": FLIGHTS, "settings": settings_of(cluster.cluster), "changes": "true", "before": "true"}
     with patch.object(change_reading, "TASK_ROWS", 3):
         source = EpochlakeDataSource(asked)
         reader = source.reader(source.struct())

@@ -25,19 +25,22 @@ def test_a_path_and_its_file_uri_are_the_same_place(tmp_path: Path) -> None:
 
 
 def test_any_other_file_system_of_arrow_works_alike() -> None:
-    STORAGE.create_directory("mock://root/dir", parents=True)
-    STORAGE.write_bytes("mock://root/dir/x", b"data")
-    assert STORAGE.read_bytes("mock://root/dir/x") == b"data"
-    assert STORAGE.read_tail("mock://root/dir/x", 2) == b"ta"
-    assert STORAGE.copy_file("mock://root/dir/x", "mock://root/dir/y") == 4
-    assert not STORAGE.put_if_absent("mock://root/dir/y", b"other")
-    assert [entry.name for entry in STORAGE.list_files("mock://root/dir")] == ["x", "y"]
-    assert (STORAGE.list_names("mock://root"), sorted(STORAGE.list_names("mock://root/dir"))) == (["dir"], ["x", "y"])
+    STORAGE.create_directory("mock://bucket/dir", parents=True)
+    STORAGE.write_bytes("mock://bucket/dir/x", b"data")
+    assert STORAGE.read_bytes("mock://bucket/dir/x") == b"data"
+    assert STORAGE.read_tail("mock://bucket/dir/x", 2) == b"ta"
+    assert STORAGE.copy_file("mock://bucket/dir/x", "mock://bucket/dir/y") == 4
+    assert not STORAGE.put_if_absent("mock://bucket/dir/y", b"other")
+    assert [entry.name for entry in STORAGE.list_files("mock://bucket/dir")] == ["x", "y"]
+    assert (STORAGE.list_names("mock://bucket"), sorted(STORAGE.list_names("mock://bucket/dir"))) == (
+        ["dir"],
+        ["x", "y"],
+    )
     with pytest.raises(failures.MissingFile):
-        STORAGE.list_names("mock://root/nowhere")
-    assert [STORAGE.delete_file("mock://root/dir/x") for _ in range(2)] == [True, False]
-    assert not STORAGE.hard_link("mock://root/dir/y", "mock://root/dir/z")
-    assert STORAGE.space("mock://root/dir") is None
+        STORAGE.list_names("mock://bucket/nowhere")
+    assert [STORAGE.delete_file("mock://bucket/dir/x") for _ in range(2)] == [True, False]
+    assert not STORAGE.hard_link("mock://bucket/dir/y", "mock://bucket/dir/z")
+    assert STORAGE.space("mock://bucket/dir") is None
 
 
 def test_a_new_file_appears_when_it_is_whole_and_in_place_of_the_old_one(tmp_path: Path) -> None:
