@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -86,22 +87,32 @@ def assert_well_chosen(metadata: ClusterMetadata, change: ReplicaChange) -> None
 def test_every_tablet_comes_to_the_last_replication_that_was_asked_for(seed: int) -> None:
     dice = random.Random(seed)
     metadata = cluster(dice, start=dice.randint(1, 3))
-    now = metadata.schema.keyspaces["air"].replication["dc1"]
-    rounds = 0
-    for _ in range(dice.randint(1, 3)):
-        now = dice.choice([number for number in (1, 2, 3, 4) if number != now])
-        metadata = applied([AlterTabletReplication("air", {"dc1": now})], metadata)
-        for _ in range(dice.randint(0, 6)):
-            metadata, rounds = a_round(metadata, dice), rounds + 1
-    while tablets_left(metadata, "air"):
-        metadata, rounds = a_round(metadata, dice), rounds + 1
-        assert rounds < 400
+    metadata, wanted = altered(metadata, dice, [{"dc1": number} for number in (1, 2, 3, 4)], a_round)
     tablet_map = metadata.tablets.maps[FLIGHTS]
-    assert {len({*tablet_map.replicas(tablet)}) for tablet in range(tablet_map.count)} == {now}
+    assert {len({*tablet_map.replicas(tablet)}) for tablet in range(tablet_map.count)} == {wanted["dc1"]}
     assert not unlike(metadata, FLIGHTS).any()
     metadata = applied([FinishTabletReplication("air")], metadata)
     assert not altering(metadata)
     assert next_replica_changes(metadata, loads(metadata, dice), LIMITS) == ([], [])
+
+
+def altered(
+    metadata: ClusterMetadata,
+    dice: random.Random,
+    choices: Sequence[dict[str, int]],
+    a_round: Callable[[ClusterMetadata, random.Random], ClusterMetadata],
+) -> tuple[ClusterMetadata, dict[str, int]]:
+    """The metadata when its tablets have the last of some replications that are asked for, and which that is."""
+    rounds, wanted = 0, metadata.schema.keyspaces["air"].replication
+    for _ in range(dice.randint(1, 3)):
+        wanted = dice.choice([one for one in choices if one != wanted])
+        metadata = applied([AlterTabletReplication("air", wanted)], metadata)
+        for _ in range(dice.randint(0, 8)):
+            metadata, rounds = a_round(metadata, dice), rounds + 1
+    while tablets_left(metadata, "air"):
+        metadata, rounds = a_round(metadata, dice), rounds + 1
+        assert rounds < 400
+    return metadata, wanted
 
 
 def a_round(metadata: ClusterMetadata, dice: random.Random) -> ClusterMetadata:
@@ -124,16 +135,7 @@ def test_datacenters_come_before_others_go_and_no_tablet_is_ever_without_a_repli
     for number in range(dice.randint(3, 5)):
         metadata = joined(metadata, f"m{number}", datacenter="dc2", rack=f"r{number % 2}")
     choices = [{"dc2": 2}, {"dc1": 2, "dc2": 1}, {"dc1": 1}, {"dc1": 3, "dc2": 3}, {"dc1": 0, "dc2": 1}]
-    rounds = 0
-    wanted = metadata.schema.keyspaces["air"].replication
-    for _ in range(dice.randint(1, 3)):
-        wanted = dice.choice([one for one in choices if one != wanted])
-        metadata = applied([AlterTabletReplication("air", wanted)], metadata)
-        for _ in range(dice.randint(0, 8)):
-            metadata, rounds = a_round_elsewhere(metadata, dice), rounds + 1
-    while tablets_left(metadata, "air"):
-        metadata, rounds = a_round_elsewhere(metadata, dice), rounds + 1
-        assert rounds < 400
+    metadata, wanted = altered(metadata, dice, choices, a_round_elsewhere)
     tablet_map = metadata.tablets.maps[FLIGHTS]
     expected = {name: factor for name, factor in wanted.items() if factor}
     for tablet in range(tablet_map.count):
