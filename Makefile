@@ -19,11 +19,13 @@ LINKS := build/types/epochlake
 PYTEST := $(BIN)/python -m pytest
 # Histories under seeded faults, from another seed each time.
 SLICE  := $(BIN)/python -m epochlake.jobs.campaign --fresh --minutes 3 --processes 1
+# Tests of minutes, of which `make test` draws a third.
+LONG   := tests/data/long_tests.txt
 TESTS  := $(PYTEST) tests/protocol tests/submitted $(ARGS) -- $(PYTEST) --numprocesses $(WORKERS) tests/unit $(ARGS) -- $(PYTEST) tests/spark $(ARGS)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo test test-unit test-connect test-airflow lint format types prove mutants under-load golden simulate campaign campaign-real campaign-mutations bench clean python java links
+.PHONY: help venv demo test test-long test-unit test-connect test-airflow lint format types prove mutants under-load golden simulate campaign campaign-real campaign-mutations bench clean python java links
 
 help: ## Show this list
 	@echo "Epochlake. Prerequisites: Python 3.11, Java 17 or 21, make."
@@ -38,8 +40,12 @@ demo: java venv ## Run the main job: real data, a cluster that grows under it, a
 test: java venv ## Run all checks: ruff, formatting, mypy, all tests
 	@$(BIN)/python -m tests.side_by_side $(MAKE) --no-print-directory lint types -- $(SLICE) -- $(TESTS)
 
-prove: java venv ## Run every case of the tests, of which `make test` runs a slice; this takes more than an hour
+prove: java venv ## Run every case of every test, of which `make test` runs a slice; this takes more than an hour
 	@EPOCHLAKE_TESTS_THOROUGH=1 $(BIN)/python -m tests.side_by_side $(TESTS)
+
+test-long: java venv ## Run all of the long tests, of which `make test` draws a third
+	@$(BIN)/python -m tests.side_by_side $(PYTEST) $$(grep ^tests/spark $(LONG)) $(ARGS) \
+	  -- $(PYTEST) --numprocesses $(WORKERS) $$(grep ^tests/unit $(LONG)) $(ARGS)
 
 test-unit: venv ## Run the tests that start neither a JVM nor ZooKeeper
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) tests/unit $(ARGS)
