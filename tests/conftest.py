@@ -18,6 +18,7 @@ import hypothesis
 import pytest
 
 from tests.support import slices
+from tests.support.long_tests import LONG
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,8 +70,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             folder = item.path.relative_to(TESTS).parts[0]
             if folder in MARKERS:
                 item.add_marker(MARKERS[folder])
-    named = any("::" in argument for argument in config.args)
-    if left_out := set() if named else slices.left_out(items):
+    if any("::" in argument for argument in config.args):
+        return
+    by_folder = all(Path(argument).is_dir() for argument in config.args)
+    if left_out := slices.left_out(items, LONG if by_folder else None):
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
 

@@ -2,8 +2,8 @@
 
 `@sliced("stage", at_least=4)` above a parametrised test: so many of its cases, and each value of `stage` in one of them
 at least. Of the other long tests, which `tests/data/long_tests.txt` names, one of three is taken, or a third of its
-cases. All are drawn anew in each run, by a number that the run shows; EPOCHLAKE_TESTS_DRAW takes the same ones again. A
-test that is named with its function (`…::test_it`) is always run.
+cases. All are drawn anew in each run, by a number that the run shows; EPOCHLAKE_TESTS_DRAW takes the same ones again.
+Who names files (`pytest tests/unit/jobs/test_merge.py`) gets their long tests, who names a function all of its cases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.long_tests import LONG, names
+from tests.support.long_tests import names
 
 THOROUGH = bool(os.environ.get("EPOCHLAKE_TESTS_THOROUGH"))
 DRAW = os.environ.setdefault("EPOCHLAKE_TESTS_DRAW", str(random.SystemRandom().randrange(2**32)))
@@ -35,14 +35,14 @@ def some(thorough: int, otherwise: int) -> int:
     return thorough if THOROUGH else otherwise
 
 
-def left_out(items: Sequence[pytest.Item], long: Path = LONG) -> set[pytest.Item]:
+def left_out(items: Sequence[pytest.Item], long: Path | None) -> set[pytest.Item]:
     """The tests that are not in this run's slices; none of them with EPOCHLAKE_TESTS_THOROUGH.
 
-    `long` is the file that names long tests.
+    `long` is the file that names long tests; None: all of those are taken.
     """
     if THOROUGH:
         return set()
-    long_ones = names(long)
+    long_ones = names(long) if long is not None else frozenset()
     out: set[pytest.Item] = set()
     for test, cases in _of_tests(items).items():
         if cases[0].get_closest_marker("sliced") is not None:

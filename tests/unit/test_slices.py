@@ -30,16 +30,13 @@ def each_stage_and_six(stage: str, kind: str) -> None: ...
 def unmarked(stage: str, kind: str) -> None: ...
 
 
-NO_LONG_TESTS = Path("/dev/null")
-
-
 @pytest.fixture
 def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., set[Case]]:
     """The cases of a function that a run with this draw takes."""
     module = request.node.getparent(pytest.Module)
 
     def take(
-        function: Callable[..., None], draw: str = "1", thorough: bool = False, long: Path = NO_LONG_TESTS
+        function: Callable[..., None], draw: str = "1", thorough: bool = False, long: Path | None = None
     ) -> set[Case]:
         monkeypatch.setattr(slices, "DRAW", draw)
         monkeypatch.setattr(slices, "THOROUGH", thorough)
