@@ -45,7 +45,8 @@ class Written(Shown, msgspec.Struct, frozen=True):
     """What a write did. `epoch`: at which its acknowledgements were judged; `rounds`: how often it was planned.
 
     `tablets`: how many tablets, or ranges of a table on the ring, the files have rows in; a file that many tablets
-    share counts for all between its first and its last row. `already`: a named batch had reached the level before.
+    share counts for all between its first and its last row. `already`: a named batch had reached the level before the
+    call, so that calls which bring one there at the same time may each say no, though its rows are there once.
     `missing`: what each replica said that has not acknowledged although it should have; the level was reached without.
     `warnings`: what does no harm to this write and should not stay so.
     """
