@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.generated_mutants import GENERATED_RACE_MUTANTS
 from tests.member_mutants import MEMBER_MUTANTS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -41,12 +42,14 @@ PAST = "jobs/gate/past_reading.py"
 LOG_MEMBERS = ("tests/unit/metastore/test_member_seats.py",)
 CHECKS = ("tests/unit/jobs/test_checks.py",)
 GENERATED = ("tests/unit/jobs/test_generated_columns.py",)
+GENERATED_RACES = ("tests/unit/jobs/test_generated_races.py",)
 TTL = "tests/unit/jobs/test_time_to_live.py"
 STRUCTS = ("tests/unit/jobs/test_altered_structs.py",)
 PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
 
 MUTANTS = (
     *(Mutant(*one, LOG_MEMBERS) for one in MEMBER_MUTANTS),
+    *(Mutant(*one, GENERATED_RACES) for one in GENERATED_RACE_MUTANTS),
     Mutant(
         "rows of a replica that goes are handed to one of those that stay",
         "metastore/metadata/model.py",

@@ -53,7 +53,8 @@ class LoadedOf(msgspec.Struct, frozen=True):
 class Loaded(msgspec.Struct, frozen=True):
     """Rows of files that were written, or deleted by their keys, at a consistency level.
 
-    `epoch`: at which its acknowledgements were judged. `already`: the batch of this name had reached the level before.
+    `epoch`: at which its acknowledgements were judged. `already`: the batch of this name had reached the level before
+    the call.
     `missing`: what each replica said that has not acknowledged although it should have; the level was reached without.
     `warnings`: what does no harm to this write and should not stay so. `casts`: columns that were stored as another
     type; `filled`: columns that a file lacks; `defaults`: of those the ones that have a default, with its text, while

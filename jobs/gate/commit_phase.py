@@ -18,9 +18,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
-from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.errors import ConsistencyNotReached, StagedBefore
 from epochlake.jobs.gate.routing import named
 from epochlake.jobs.gate.staged_checks import StagedChecks
+from epochlake.jobs.gate.staged_generated import StagedGenerated
 from epochlake.jobs.gate.stretches import Shared, Stay, Stretches
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.copying import PartCopy, copy_data_file
@@ -36,7 +37,7 @@ from epochlake.jobs.replicas.stored import is_stored
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import Rejected, StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import DroppedColumn, DroppedField, Table, VolumeId
+from epochlake.metastore.metadata.model import Column, DroppedColumn, DroppedField, Table, VolumeId
 from epochlake.metastore.metadata.placements import Since, TablePlacements, highs, ranges_within
 from epochlake.metastore.metadata.struct_fields import places, tree_of
 from epochlake.metastore.storage.storage import Storage
@@ -132,11 +133,13 @@ class CommitPhase:
         stretches: Stretches | None = None,
         before_round: Callable[[ClusterMetadata], None] = lambda _: None,
         checks: StagedChecks | None = None,
+        generated: StagedGenerated | None = None,
         beside_first: Callable[[ClusterMetadata], None] | None = None,
     ) -> None:
         self._before_round = before_round
         self._beside_first = beside_first
         self._checks = checks
+        self._generated = generated
         self._storage = storage
         self._batch = batch
         self._metadata = metadata
@@ -175,7 +178,11 @@ class CommitPhase:
             self._require_table(newest)
             self._forget_what_may_be_gone(newest)
             unsatisfied = self._unsatisfied(newest)
-            if not unsatisfied and (fence <= planned.fence or late == LATE_ROUNDS or self._is_of_before(newest)):
+            if (
+                not unsatisfied
+                and not self._is_overtaken(newest)
+                and (fence <= planned.fence or late == LATE_ROUNDS or self._is_of_before(newest))
+            ):
                 # What has landed at its level before a column was dropped, or a check added, is a write from before.
                 return self._landed(newest.epoch, rounds)
             self._require_nothing_lost(newest)
@@ -414,11 +421,20 @@ class CommitPhase:
 
     def _is_of_before(self, metadata: ClusterMetadata) -> bool:
         """Whether the files cannot land in the table as it is now."""
-        return bool(self._lost_columns(metadata)) or not (self._checks is None or self._checks.hold(metadata))
+        checked = self._checks is None or self._checks.hold(metadata)
+        return bool(self._lost_columns(metadata)) or not checked or bool(self._not_computed(metadata))
+
+    def _not_computed(self, metadata: ClusterMetadata) -> list[Column]:
+        """The generated columns of now that the files lack."""
+        return [] if self._generated is None else self._generated.lacking(metadata)
+
+    def _is_overtaken(self, metadata: ClusterMetadata) -> bool:
+        """Whether rows that have landed lack generated columns of now, and others can be written in their place."""
+        return self._generated is not None and self._generated.is_replaceable and bool(self._not_computed(metadata))
 
     def _require_nothing_lost(self, metadata: ClusterMetadata) -> None:
         """Raises Rejected where values of the files would be lost by a change of the table since they were made, or
-        rows make a check false that it has got.
+        rows make a check false that it has got; StagedBefore where it generates a column since that they lack.
         """
         lost = self._lost_columns(metadata)
         if lost:
@@ -431,6 +447,10 @@ class CommitPhase:
             )
         if self._checks is not None:
             self._checks.require(metadata)
+        not_computed = self._not_computed(metadata)
+        if not_computed:
+            now = metadata.schema.tables[self._batch.table.table_id]
+            raise StagedBefore(now.full_name, not_computed, now.epoch, self._batch.files)
 
     def _require_table(self, metadata: ClusterMetadata) -> None:
         table = self._batch.table
@@ -438,6 +458,7 @@ class CommitPhase:
             raise Rejected(
                 Code.UNKNOWN_TABLE,
                 f"table {table.full_name} was dropped at or before epoch {metadata.epoch}, while it was being written",
+                hint=metadata.restoration_hint(table.full_name),
             )
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.gate.moments import words_of_moment
 from epochlake.metastore.errors import Rejected
-from epochlake.metastore.metadata.model import VolumeId
+from epochlake.metastore.metadata.model import Column, VolumeId
 from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.rejections import Code
 from epochlake.placement.showing import plural
+
+if TYPE_CHECKING:
+    from epochlake.jobs.replicas.staging import StagedFile
 
 SHOWN = 8
 """Names of ranges in a message; the rest is counted."""
@@ -137,6 +141,22 @@ class TableAltered(Rejected):
         super().__init__(
             Code.SCHEMA_CHANGED, f"the columns of table {table} were changed by epoch {epoch}", hint="Try again"
         )
+
+
+class StagedBefore(Rejected):
+    """A write was staged before its table got a generated column, and did not land before: it is staged again.
+
+    `files`: what was staged.
+    """
+
+    def __init__(self, table: str, columns: Sequence[Column], epoch: int, files: Sequence[StagedFile]) -> None:
+        named = ", ".join(column.name for column in columns)
+        super().__init__(
+            Code.SCHEMA_CHANGED,
+            f"the write to {table} was made before epoch {epoch}, and lacks what is generated since: {named}",
+            hint="Write the rows again",
+        )
+        self.files = tuple(files)
 
 
 class ReadDisturbed(EpochlakeError):

@@ -190,6 +190,8 @@ class Merging:
                 return None
             if not planned.still_holds():
                 return None
+            if staged and not writing.knows_rules_of(self._table):
+                return None  # who has made a rule since may not come to letting merges end
             intent = Intent(tail + 1, attempt, call.source, msgspec.UNSET if call.columns is None else call.columns)
             if call.name and not journal.intend(call.name, before, intent):
                 return None

@@ -116,7 +116,11 @@ class Planning:
     def require(self, table: Table) -> None:
         """Raises Rejected for a table that was dropped."""
         if table.table_id not in self.metadata.schema.tables:
-            raise Rejected(Code.UNKNOWN_TABLE, f"table {table.full_name} was dropped by epoch {self.epoch}")
+            raise Rejected(
+                Code.UNKNOWN_TABLE,
+                f"table {table.full_name} was dropped by epoch {self.epoch}",
+                hint=self.metadata.restoration_hint(table.full_name),
+            )
 
     def as_it_is(self, name: str, read: Callable[[Table], T]) -> T:
         """What `read` makes of a table as it is now: called again when the columns are found to have changed since."""

@@ -13,33 +13,40 @@ import msgspec
 from epochlake.jobs.gate import batches
 from epochlake.jobs.gate.change_recording import Recording, forget_ahead
 from epochlake.jobs.gate.check_expressions import row_checks
-from epochlake.jobs.gate.commit_phase import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, CommitPhase, WriteBatch
+from epochlake.jobs.gate.commit_phase import LATE_ROUNDS, RETRY_SECONDS, ROUNDS, THREADS, CommitPhase, WriteBatch
 from epochlake.jobs.gate.crowding import crowded
-from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.errors import ConsistencyNotReached, StagedBefore
 from epochlake.jobs.gate.generated_expressions import row_generation
 from epochlake.jobs.gate.planning import HybridClock, Planning
 from epochlake.jobs.gate.routing import named, ranges_of, refined
 from epochlake.jobs.gate.row_digests import DigestedColumn, RowDigest, columns_of_before, digested_columns
 from epochlake.jobs.gate.rows import Rows
 from epochlake.jobs.gate.staged_checks import Known, StagedChecks, known_checks
+from epochlake.jobs.gate.staged_generated import Computed, StagedGenerated, generated_numbers
 from epochlake.jobs.replicas.change_index import TooEarly
 from epochlake.jobs.replicas.change_intents import Intents, PutIntent, new_intent
+from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.jobs.replicas.staging_plan import StagingPlan
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.showing import Shown
 from epochlake.placement.tokens import Interval
 
+TRIES = 10
+"""So often rows are staged at most, where a stream begins or a generated column comes each time before they land."""
+
 
 class Written(Shown, msgspec.Struct, frozen=True):
     """What a write did. `epoch`: at which its acknowledgements were judged; `rounds`: how often it was planned.
 
     `tablets`: how many tablets, or ranges of a table on the ring, the files have rows in; a file that many tablets
-    share counts for all between its first and its last row. `already`: a named batch had reached the level before.
+    share counts for all between its first and its last row. `already`: a named batch had reached the level before the
+    call, so that calls which bring one there at the same time may each say no, though its rows are there once.
     `missing`: what each replica said that has not acknowledged although it should have; the level was reached without.
     `warnings`: what does no harm to this write and should not stay so.
     """
@@ -66,6 +73,25 @@ def is_acknowledged(
     )
 
 
+def _live_windows(located: batches.Located, opened: Mapping[VolumeId, ReplicaSnapshot]) -> frozenset[Interval]:
+    """The windows of a batch of which a replica that answers has rows."""
+    live = batches.Live(opened, located.lineage)
+    return frozenset(one.file.window for one in located.files if next(live.of(one.file), None) is not None)
+
+
+def _again(
+    located: batches.Located, opened: Mapping[VolumeId, ReplicaSnapshot], failed: Mapping[VolumeId, str]
+) -> batches.Located:
+    """A batch of which all is lost that is live nowhere; whoever does not answer may have some of that."""
+    windows = {one.file.window for one in located.files} - _live_windows(located, opened)
+    return msgspec.structs.replace(located, lost=tuple(sorted(windows)), unanswered=dict(failed) if windows else {})
+
+
+def _but_in(windows: Collection[Interval], files: Iterable[StagedFile]) -> Computed:
+    """Nothing is known of what is generated in files, and of those in some windows nobody asks."""
+    return Computed(there=frozenset(one.file.file_id for one in files if one.file.window in windows))
+
+
 def _operation(deleted: bool, changes: bool) -> str:
     """By what the names of batches are apart."""
     return "change" if changes else "delete" if deleted else "write"
@@ -84,6 +110,7 @@ class Writing:
         self._ahead: PutIntent | None = None
         self._judged: Known = frozenset()
         """The checks that rows were judged by when they were staged last."""
+        self._computed = Computed()
 
     def write(
         self,
@@ -102,11 +129,17 @@ class Writing:
         Returns when every range's acknowledgements have reached the level in the placement of the newest epoch. Raises
         InvalidRequest, ConsistencyNotReached, Rejected (batch-used).
         """
-        try:
-            return self._write(rows, table, level, batch, deleted=deleted, changes=changes)
-        except TooEarly:
-            # The stream of the table's changes began meanwhile. Rows at a later time take the place of those.
-            return self._write(rows, table, level, batch, deleted=deleted, changes=changes, anew=True)
+        overtaken: TooEarly | StagedBefore | None = None
+        for left in reversed(range(TRIES)):
+            try:
+                return self._write(rows, table, level, batch, deleted=deleted, changes=changes, overtaken=overtaken)
+            except (TooEarly, StagedBefore) as error:
+                # The stream of the table's changes began meanwhile, or it got a generated column. Rows at a later time
+                # take the place of those.
+                if not left:
+                    raise
+                overtaken = error
+        raise AssertionError
 
     def _write(
         self,
@@ -117,19 +150,38 @@ class Writing:
         *,
         deleted: bool,
         changes: bool,
-        anew: bool = False,
+        overtaken: TooEarly | StagedBefore | None = None,
     ) -> Written:
-        """`write`; `anew`: whatever has landed of the batch, its rows are written again."""
+        """`write`; `overtaken`: why what was staged does not land, so that rows are written again at a later time.
+
+        What lacks a generated column and is live somewhere stays as it is, as a row from before, where it could be
+        shown twice, as in an append-only table, or come over newer rows: somebody may know of a named batch already.
+        """
+        if isinstance(overtaken, StagedBefore) and (table.append_only or batch is not None):
+            self._fence(table)
         opened, failed = self._planning.open_for_write(table)
         self._planning.refuse_senseless_levels(table, level)
         if batch is None:
+            if isinstance(overtaken, StagedBefore) and table.append_only:
+                contents = batches.BatchContents(1, overtaken.files)
+                located = _again(self.locate(table, contents, opened, failed), opened, failed)
+                return self._land_the_rest(rows, table, level, located, opened)
             try:
                 staged = self._stage(rows, table, level, opened, deleted, announces=True)
             except EpochlakeError:
                 self._forget_ahead()
                 raise
             ahead, self._ahead = self._ahead, None
-            return self.land(table, staged, level, opened=opened, put=ahead, deletes=deleted, known=self._judged)
+            return self.land(
+                table,
+                staged,
+                level,
+                opened=opened,
+                put=ahead,
+                deletes=deleted,
+                known=self._judged,
+                computed=msgspec.structs.replace(self._computed, replaceable=not table.append_only),
+            )
         root = self._cluster.root.batches
         name = batches.batch_id(table.table_id, _operation(deleted, changes), batch)
         decision = batches.decided(self._cluster.storage, root, name)
@@ -139,13 +191,22 @@ class Writing:
             decision = batches.decide(self._cluster.storage, root, name, table, decision, staged, columns=columns)
             if decision.files == tuple(staged):
                 return self.land(
-                    table, staged, level, opened=opened, write_id=name, deletes=deleted, known=self._judged
+                    table,
+                    staged,
+                    level,
+                    opened=opened,
+                    write_id=name,
+                    deletes=deleted,
+                    known=self._judged,
+                    computed=self._computed,
                 )
         columns = self._require_same_rows(rows, table, batch, decision, deleted)
         located = self.locate(table, decision, opened, failed)
-        if anew:
+        if isinstance(overtaken, TooEarly):
             every = tuple(sorted({one.file.window for one in decision.files}))
             located = msgspec.structs.replace(located, lost=every, unanswered={})
+        elif overtaken is not None:
+            located = _again(located, opened, failed)
         if located.lost:
             self.require_answers(table, level, located)
             again = rows.within(located.lost)
@@ -159,8 +220,48 @@ class Writing:
         # themselves. What has reached its level has been there before these.
         known = None if already else Known()
         return self.land(
-            table, located.files, level, located, already=already, write_id=name, deletes=deleted, known=known
+            table,
+            located.files,
+            level,
+            located,
+            already=already,
+            write_id=name,
+            deletes=deleted,
+            known=known,
+            computed=None if already else _but_in(_live_windows(located, opened), located.files),
         )
+
+    def _fence(self, table: Table) -> None:
+        """Have no replica that answers take what others may have staged before: then what is live nowhere stays so."""
+        planning = self._planning
+        opened, _ = planning.open_for_write(table)
+        addresses = [snapshot.address for snapshot in opened.values()]
+        ThreadWorkers(THREADS).run(lambda address: raise_fence(address, planning.metadata.fence), addresses)
+
+    def _land_the_rest(
+        self,
+        rows: Rows,
+        table: Table,
+        level: ConsistencyLevel,
+        located: batches.Located,
+        opened: Mapping[VolumeId, ReplicaSnapshot],
+    ) -> Written:
+        """Land what is live somewhere of a batch without a name as it is, and the rest staged anew."""
+        self.require_answers(table, level, located)
+        there = tuple(one for one in located.files if one.file.window not in located.lost)
+        staged = [*there]
+        if located.lost:
+            staged += self._stage(rows.within(located.lost), table, level, opened, False, located.lost)
+        located = msgspec.structs.replace(located, files=tuple(staged))
+        computed = msgspec.structs.replace(self._computed, there=frozenset(one.file.file_id for one in there))
+        return self.land(table, staged, level, located, opened=opened, known=Known(), computed=computed)
+
+    def knows_rules_of(self, table: Table) -> bool:
+        """Whether what was staged last has all that a table generates, and was judged by its checks, as the log has it
+        now.
+        """
+        now = self._planning.catch_up(0).schema.tables.get(table.table_id)
+        return now is None or (generated_numbers(now) <= self._computed.numbers and known_checks(now) <= self._judged)
 
     def stage(
         self, rows: Rows, table: Table, level: ConsistencyLevel, opened: Mapping[VolumeId, ReplicaSnapshot]
@@ -181,13 +282,15 @@ class Writing:
         put: PutIntent | None = None,
         deletes: bool = False,
         known: Known | None = None,
+        computed: Computed | None = None,
     ) -> Written:
         """The second phase: commit staged files until the level is reached. Raises ConsistencyNotReached, Rejected.
 
         `opened`: replicas as they were before, for warnings. `write_id`: of the batch; `put`: the intent of an earlier
         try that is finished here. `deletes`: the files have nothing but keys to delete. `known`: checks of the
         table that their rows are known to satisfy, of others they are judged anew; None: they count already, whatever
-        they are.
+        they are. `computed`: what is generated in them, as far as is known; None: nobody asks. Else StagedBefore is
+        raised where they lack what the table generates.
         """
         planning, cluster = self._planning, self._cluster
         settings = cluster.configuration.pipeline
@@ -208,6 +311,7 @@ class Writing:
             planning.stretches,
             recording.before_round,
             StagedChecks(cluster.storage, table.table_id, staged, None if deletes else known),
+            StagedGenerated(cluster.storage, table.table_id, staged, None if deletes else computed),
             recording.beside_landing if recording.is_awaited(planning.metadata) else None,
         )
         self._versions += 1 + ROUNDS * settings.attempts + LATE_ROUNDS
@@ -359,6 +463,7 @@ class Writing:
         settings = self._cluster.configuration.pipeline
         now = planning.metadata.schema.tables.get(table.table_id, table)
         self._judged = known_checks(now)
+        self._computed = Computed(generated_numbers(table, now))
         kept_at = self._kept_at(table)
         plan = StagingPlan(
             table=table,

@@ -21,6 +21,7 @@ from epochlake.metastore.metadata.events import (
     PrepareOperation,
     RegisterNode,
     RequestTopology,
+    RestoreTable,
     ResumeRequest,
     RetreatOperation,
     SetMaintenance,
@@ -73,6 +74,8 @@ def summary(event: Event, metadata: ClusterMetadata | None) -> str:
             return f"table {event.name}: {said}"
         case DecideResize() | FinishResize() if event.table_id in metadata.schema.tables:
             return event.summary().replace(event.table_id, metadata.schema.tables[event.table_id].full_name)
+        case RestoreTable():
+            return f"table {_restored(event, metadata)} restored"
         case PrepareOperation() | AdvanceOperation() | RetreatOperation():
             return _step(event, metadata) or event.summary()
         case StartTransitions():
@@ -86,6 +89,13 @@ def summary(event: Event, metadata: ClusterMetadata | None) -> str:
         case FinishTransitions():
             return f"{_tables(metadata, [key[0] for key in event.tablets])}: the transition ends"
     return event.summary()
+
+
+def _restored(event: RestoreTable, metadata: ClusterMetadata) -> str:
+    """The full name that a table came back under; the bare one where nobody knows it any more."""
+    dropped = metadata.dropped.tables.get(event.table_id)
+    table = metadata.schema.tables.get(event.table_id) or (dropped and dropped.table)
+    return f"{table.keyspace}.{event.name}" if table else event.name
 
 
 def _ending(event: Event, request: TopologyRequest) -> str:

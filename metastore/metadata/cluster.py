@@ -238,12 +238,22 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
         keyspace, dot, name = full_name.partition(".")
         if not dot:
             full = [one for one in sorted(known) if one.partition(".")[2] == full_name]
-            return f"Name it keyspace.table: {' or '.join(full[:3])}" if full else "Name it keyspace.table"
+            dropped = {one.table.full_name for one in self.dropped.tables.values() if one.table.name == full_name}
+            named = f"Name it keyspace.table{': ' if full else ''}{' or '.join(full[:3])}"
+            return named if full else next(filter(None, map(self.restoration_hint, sorted(dropped))), named)
         return (
             self.renamed_hint(keyspace, dot + name)
+            or self.restoration_hint(full_name)
             or _meant(full_name, known)
             or ("`epochlake table list` lists them" if known else "`epochlake table create` makes one")
         )
+
+    def restoration_hint(self, full_name: str) -> str:
+        """How a table of this name comes back; nothing where none was dropped that can still be restored."""
+        there = full_name.partition(".")[0] in self.schema.keyspaces
+        if not there or full_name in self.schema.by_name or not self.dropped.named(full_name):
+            return ""
+        return f"It was dropped: `epochlake table restore {full_name}` brings it back"
 
     def renamed_hint(self, keyspace: str, of_it: str = "") -> str:
         """What a keyspace that had this name, or something `of_it`, is called now; nothing where none had it."""

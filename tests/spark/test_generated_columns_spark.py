@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.placement.errors import InvalidRequest
 from pyspark.sql import SparkSession
 
@@ -126,3 +127,22 @@ def test_dataframes_may_give_generated_columns_as_they_would_be(cluster: Cluster
         pipeline.merge(more, "air.few").when_matched_update({"n": "source.n"}).execute()
         pipeline.overwrite(pipeline.read("air.few").drop("twice"), "air.few")
         assert pipeline.read("air.few").collect() == [(3, 7, 14)]
+
+
+@pytest.mark.parametrize("batch", [None, "b"], ids=["without a name", "named"])
+def test_what_spark_has_staged_before_a_generated_column_lands_with_its_values(
+    cluster: Cluster, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, batch: str | None
+) -> None:
+    administration.create_table(cluster, "air.late", ["id bigint, n int"], ["id"], tablets=2)
+    land, once = CommitPhase.land, ["twice int generated always as (n * 2)"]
+
+    def landed(phase: CommitPhase) -> object:
+        if once:
+            administration.alter_table(cluster, "air.late", add=[once.pop()])
+        return land(phase)
+
+    monkeypatch.setattr(CommitPhase, "land", landed)
+    frame = spark.range(50).selectExpr("id", "cast(id as int) as n")
+    with cluster.pipeline("test", spark) as pipeline:
+        assert pipeline.write(frame, "air.late", batch=batch).rows == 50
+    assert rows(cluster, "air.late") == [{"id": key, "n": key, "twice": 2 * key} for key in range(50)]

@@ -1,13 +1,16 @@
-"""Processes that write rows for the columns that they found, while others change them."""
+"""Processes that write rows for the columns that they found, while others change them, and processes that change tables
+at once.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import standing
 from epochlake.metastore.committing.local_queue import LocalQueue
@@ -81,3 +84,48 @@ def _write(configuration: Configuration, table: str, said: Any, begin: int) -> N
                 said.put(f"{STOPPED}{rejected.code}")
             except Exception as error:
                 said.put(f"{STOPPED}{error!r}")
+
+
+class Asked(NamedTuple):
+    """A change that a process asks for: a function of `administration`, and what it is called with."""
+
+    verb: str
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+def changed_at_once(configuration: Configuration, *lists: Sequence[Asked]) -> list[list[int | str]]:
+    """Make each list of changes in a process of its own, all of which begin together. Of each change its epoch, or the
+    code of its rejection.
+    """
+    said, begin = _SERVER.Queue(), _SERVER.Barrier(len(lists))
+    started = [
+        _SERVER.Process(target=_change, args=(configuration, number, asked, begin, said))
+        for number, asked in enumerate(lists)
+    ]
+    for one in started:
+        one.start()
+    try:
+        outcomes = dict(said.get(timeout=SECONDS * 2) for _ in started)
+    finally:
+        for one in started:
+            one.kill()
+            one.join()
+    return [outcomes[number] for number in range(len(lists))]
+
+
+def _change(configuration: Configuration, number: int, asked: Sequence[Asked], begin: Any, said: Any) -> None:
+    outcomes: list[int | str] = []
+    with pytest.MonkeyPatch.context() as patched:
+        without_zookeeper(patched)
+        with Cluster(configuration, queue=LocalQueue()) as cluster:
+            begin.wait(SECONDS)
+            for one in asked:
+                try:
+                    made = getattr(administration, one.verb)(cluster, *one.arguments, **one.options)
+                    outcomes.append(getattr(made, "committed", made).epoch)
+                except Rejected as rejected:
+                    outcomes.append(str(rejected.code))
+                except Exception as error:
+                    outcomes.append(repr(error))
+    said.put((number, outcomes))

@@ -23,6 +23,7 @@ from epochlake.jobs.gate.errors import (
     NamedRanges,
     ReadDisturbed,
     RowsUnreadable,
+    StagedBefore,
     TableAltered,
 )
 from epochlake.jobs.replicas.change_index import ChangesGone
@@ -34,6 +35,7 @@ from epochlake.metastore.log.files import LogFile
 from epochlake.metastore.log.holes import Unfillable
 from epochlake.metastore.log.restoring import Damaged, Lost
 from epochlake.metastore.metadata.events.base import require
+from epochlake.metastore.metadata.model import Column
 from epochlake.placement.errors import EpochlakeError, sentences
 from epochlake.placement.rejections import Code
 from epochlake.placement.ring.errors import PlanRejected
@@ -61,7 +63,7 @@ OWN_ARGUMENTS: list[EpochlakeError] = [
     TableAltered("air.flights", 7),
     MergeContended("air.flights", 10),
     MergeUnfinished("air.flights", "2013-01", "n1/d1: away"),
-    TableAltered("air.flights", 9),
+    StagedBefore("air.flights", [Column("size", "int")], 9, []),
     HistoryNotKept("air.flights", 1_000_000, 2_000_000, {"n2/d1": "away"}),
     ChangeNotKept("air.flights", EpochlakeError("the root is full")),
     ChangesGone("changes up to position 7 are gone", 7),

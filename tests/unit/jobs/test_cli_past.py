@@ -71,3 +71,38 @@ def test_a_table_is_dropped_listed_and_restored(table: SmallCluster, line: Comma
     line.done("table", "restore", TABLE, "--as", "again")
     assert "no dropped tables" in line.text("table", "list", "--dropped").out
     assert line.json("query", "air.again").json == [{"id": 1, "note": "old"}]
+    assert "table air.again restored" in line.text("log", "list").out
+    # Also when it is gone again, or its keyspace is called otherwise.
+    line.done("table", "drop", "air.again")
+    assert "table air.again restored" in line.text("log", "list").out
+    assert "table air.again restored" in line.text("table", "restore", "air.again").out
+    line.done("keyspace", "rename", "air", "sky")
+    assert "table sky.again restored" in line.text("log", "list").out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("query", TABLE), ("table", "show", TABLE), ("table", "drop", TABLE), ("table", "alter", TABLE, "--drop", "note")],
+)
+def test_who_names_a_table_that_was_dropped_is_told_how_it_comes_back(
+    table: SmallCluster, line: CommandLine, words: tuple[str, ...]
+) -> None:
+    line.done("table", "create", "air.flight", "--column", "id bigint", "--primary-key", "id")
+    line.done("table", "drop", TABLE)
+    refused = line.json(*words)
+    assert (refused.code, refused.error["code"]) == (3, "unknown-table")
+    assert refused.error["hint"] == "It was dropped: `epochlake table restore air.flights` brings it back"
+    bare = line.json(*words[: words.index(TABLE)], "flights", *words[words.index(TABLE) + 1 :])
+    assert bare.error["hint"] == refused.error["hint"]
+    # What was made under the name since is the table that is meant; what nobody dropped may be spelt wrong.
+    assert "'air.flight'" in line.json("query", "air.fligts").error["hint"]
+    line.done("table", "create", TABLE, "--column", "id bigint", "--primary-key", "id")
+    assert line.json("query", TABLE).code == 0
+
+
+def test_a_dropped_table_of_a_keyspace_that_is_gone_is_not_said_to_come_back(
+    table: SmallCluster, line: CommandLine
+) -> None:
+    line.done("table", "drop", TABLE)
+    line.done("keyspace", "drop", "air")
+    assert "restore" not in line.json("query", TABLE).error["hint"]

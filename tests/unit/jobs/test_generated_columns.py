@@ -20,6 +20,7 @@ from epochlake.jobs.gate.arrow_rows import rows_to_write
 from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.generated_expressions import row_generation, with_generated
+from epochlake.jobs.gate.merge_journal import MergeJournal
 from epochlake.jobs.gate.merging import Merging
 from epochlake.jobs.gate.spilled_rows import SpilledRows, spill
 from epochlake.jobs.replicas.generated_rows import values_of
@@ -169,7 +170,7 @@ def test_a_program_that_began_before_there_was_a_generated_column_has_it_compute
 def test_what_was_staged_before_a_change_of_generated_columns_lands(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A column that came in between is null in these rows, as in those that are there; one that went is no loss."""
+    """A column that came in between is computed for these rows, which were not there; one that went is no loss."""
     land, once = CommitPhase.land, [{"add": ["size int generated always as (length(city))"], "drop": ["day"]}]
 
     def landed(phase: CommitPhase) -> object:
@@ -179,10 +180,14 @@ def test_what_was_staged_before_a_change_of_generated_columns_lands(
 
     monkeypatch.setattr(CommitPhase, "land", landed)
     cluster.write(TABLE, [ROME])
-    assert rows(cluster) == [{**ROME, "label": "Rome-1", "size": None}]
+    assert rows(cluster) == [{**ROME, "label": "Rome-1", "size": 4}]
 
 
-@pytest.mark.parametrize(("of", "moment"), [(Merging, "_keep"), (Merging, "_land_staged")], ids=["kept", "landed"])
+@pytest.mark.parametrize(
+    ("of", "moment"),
+    [(Merging, "_keep"), (MergeJournal, "put"), (Merging, "_land_staged")],
+    ids=["kept", "counting", "landed"],
+)
 def test_a_merge_that_was_planned_before_a_generated_column_computes_it_or_was_there_before_it(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, of: type, moment: str
 ) -> None:
@@ -196,7 +201,7 @@ def test_a_merge_that_was_planned_before_a_generated_column_computes_it_or_was_t
 
     monkeypatch.setattr(of, moment, called)
     merge(cluster, ROME)
-    assert rows(cluster) == [{**ROME_WHOLE, "size": 4 if moment == "_keep" else None}]
+    assert rows(cluster) == [{**ROME_WHOLE, "size": None if moment == "_land_staged" else 4}]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
+from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import batches, commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.pipeline import Pipeline
@@ -190,3 +191,23 @@ def test_a_batch_of_a_table_that_is_drained_meanwhile_lands_where_it_belongs(clu
     assert is_reached(cluster, retry, located) == (len(cluster.files_on("X")) > 1)
     land_again(cluster, retry, located)
     assert cluster.read_rows(retry, "ALL") == [1, 2]
+
+
+def test_of_calls_that_land_a_batch_at_once_each_says_that_it_was_not_there_before_and_it_is_there_once(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land, others, rows = commit_phase.CommitPhase.land, [2, 1], [{"id": 1, "note": "x"}, {"id": 2, "note": "y"}]
+    said: list[bool] = []
+
+    def landed(phase: commit_phase.CommitPhase) -> object:
+        if others:  # the next one looks before this one has landed anything, and lands all of it first
+            others.pop()
+            with Cluster(cluster.cluster.configuration) as other:
+                said.append(other.write("air.flights", rows, batch="b").already)
+        return land(phase)
+
+    monkeypatch.setattr(commit_phase.CommitPhase, "land", landed)
+    first = cluster.cluster.write("air.flights", rows, batch="b").already
+    assert [first, *said] == [False] * 3
+    assert cluster.cluster.count("air.flights") == 2
+    assert cluster.cluster.write("air.flights", rows, batch="b").already
