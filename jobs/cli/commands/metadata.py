@@ -1,4 +1,4 @@
-"""`metadata …`: who keeps copies of the log, and restoring a lost root from them."""
+"""`metadata …`: who keeps copies of the log, restoring a lost root from them, and snapshots."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 from epochlake.jobs.cli.arguments import of
+from epochlake.jobs.cli.changing import change_command
+from epochlake.jobs.cli.commands.log import snapshot
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text import metadata as text
 from epochlake.jobs.upkeep import log_members
 from epochlake.placement.errors import InvalidRequest
 
-app = typer.Typer(help="Log members: directories that keep synchronous copies of the log.", no_args_is_help=True)
+app = typer.Typer(help="The metadata: log members, which keep synchronous copies, and snapshots.", no_args_is_help=True)
 
 
 @app.command("describe")
@@ -121,3 +123,6 @@ def recover(
     session = of(context)
     restored = log_members.recover(session.configuration, session.storage, members, accept_loss=accept_loss)
     session.show(restored, text.restored)
+
+
+change_command(app, "snapshot")(snapshot)
