@@ -100,6 +100,7 @@ DOCUMENTS: dict[str, Any] = {
     "metadata reconfigure": LogMembers | MembersProposed,
     "metadata recover": RootRestored,
     "metadata snapshot": CHANGE,
+    "metadata unregister": CHANGE,
     "placement show": d.PlacementShown,
     "placement explain": Explanation,
     "placement simulate": None,
