@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         restore_table,
         resume_balancing,
         set_ttl,
+        unregister_nodes,
         validate_checks,
     )
     from epochlake.jobs.administration.past_rows import rollback
@@ -129,6 +130,7 @@ __all__ = [
     "rollback",
     "session",
     "set_ttl",
+    "unregister_nodes",
     "validate_checks",
 ]
 
@@ -182,6 +184,7 @@ _HOMES = {
     "rollback": "jobs.administration.past_rows",
     "session": "jobs.spark_session",
     "set_ttl": "jobs.administration",
+    "unregister_nodes": "jobs.administration",
     "validate_checks": "jobs.administration",
 }
 

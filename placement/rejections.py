@@ -57,6 +57,8 @@ class Code(StrEnum):
     IN_MAINTENANCE = "in-maintenance", "the node is in maintenance: it gets no new replicas"
     LOST = "lost", "the storage is declared lost: it can only be removed or replaced"
     ROWS_LOST = "rows-lost", "rows would be left without a replica, which has to be said to be meant"
+    STORAGE_LEFT = "storage-left", "a node that has left has files that vacuum has not deleted, or does not answer"
+    IS_LOG_MEMBER = "is-log-member", "a log member is on a volume of the node"
     WRONG_RACK = "wrong-rack", "a replacement is in another datacenter or rack than the node that it replaces"
     # Requests: nodes that come, go and change.
     UNKNOWN_REQUEST = "unknown-request", "there is no such request"

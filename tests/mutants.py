@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from tests.generated_mutants import GENERATED_RACE_MUTANTS
 from tests.member_mutants import MEMBER_MUTANTS
+from tests.node_mutants import NODE_MUTANTS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("placement", "metastore", "jobs")
@@ -50,6 +51,7 @@ PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
 MUTANTS = (
     *(Mutant(*one, LOG_MEMBERS) for one in MEMBER_MUTANTS),
     *(Mutant(*one, GENERATED_RACES) for one in GENERATED_RACE_MUTANTS),
+    *(Mutant(*one) for one in NODE_MUTANTS),
     Mutant(
         "rows of a replica that goes are handed to one of those that stay",
         "metastore/metadata/model.py",

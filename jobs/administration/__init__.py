@@ -34,6 +34,7 @@ from epochlake.jobs.administration.topology_changes import (
     remove_node,
     resume_request,
 )
+from epochlake.jobs.administration.unregistering import unregister_nodes
 from epochlake.jobs.administration.unused_files import sweep
 from epochlake.jobs.administration.upgrading import advance_upgrade, describe_cluster
 
@@ -76,5 +77,6 @@ __all__ = [
     "sweep",
     "take_snapshot",
     "unpin_tablets",
+    "unregister_nodes",
     "validate_checks",
 ]

@@ -14,6 +14,7 @@ from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.components.dropped import DroppedTable
 from epochlake.metastore.metadata.events import CreateTable, DropTable, ForgetTable, ShelveTable
+from epochlake.metastore.metadata.events.unregistering import still_named
 from epochlake.metastore.metadata.model import (
     Node,
     NodeState,
@@ -67,8 +68,9 @@ def given_up(metastore: Metastore, metadata: ClusterMetadata) -> Iterator[GivenU
     for request in metadata.requests.values():
         if (request.kind, request.state) not in _GIVEN_UP_BY:
             continue
-        left = metadata.directory.nodes[request.node_id]
-        if not left.lost and not names(metadata, left):
+        left = metadata.directory.nodes.get(request.node_id)
+        # Of a node that was unregistered nothing is left, or it was said that it may stay.
+        if left is not None and not left.lost and not names(metadata, left):
             for volume in left.volumes:
                 for table in tables.values():
                     yield GivenUp(table, volume.volume_id, times[request.epoch], f"{left.name} has left")
@@ -108,15 +110,8 @@ def left_at_ms(metastore: Metastore, node: Node) -> int:
 
 
 def names(metadata: ClusterMetadata, node: Node) -> bool:
-    """Whether anything still names the volumes of a node: a tablet, a transition, or a range on the ring."""
-    volumes = {volume.volume_id for volume in node.volumes}
-    if node.state is not NodeState.LEFT or metadata.replicas_in_use(volumes):
-        return True
-    return any(
-        bool((side.replicas == node.node_id).any())
-        for placed in metadata.rings.placements.values()
-        for side in (placed.reads, placed.writes)
-    )
+    """Whether a node has not left, or anything still names its volumes."""
+    return node.state is not NodeState.LEFT or still_named(metadata, node)
 
 
 def address_at(storage: Storage, metadata: ClusterMetadata, table: Table, volume: Volume) -> ReplicaAddress:

@@ -75,7 +75,7 @@ class Markers(Preparation[RegisterNode]):
         try:
             directory = self._metastore.catch_up().directory
             node = directory.by_name.get(self._name)
-            registered = {one.host_id for one in directory.nodes.values()}
+            registered = {one.host_id for one in directory.known.values()}
             for uri, host_id in self._written.items():
                 there = _marker_at(storage, uri)
                 if node is not None and host_id not in registered and there is not None and there.host_id == host_id:
@@ -105,7 +105,7 @@ class Markers(Preparation[RegisterNode]):
 
 def host_id_of_earlier_try(storage: Storage, metadata: ClusterMetadata, name: str, places: Sequence[str]) -> str | None:
     """The host id in a marker that was written for this node by a try whose registration did not land."""
-    registered = {node.host_id for node in metadata.directory.nodes.values()}
+    registered = {node.host_id for node in metadata.directory.known.values()}
     for uri in places:
         there = _marker_at(storage, uri)
         if (

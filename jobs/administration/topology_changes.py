@@ -255,7 +255,7 @@ def subjects(metadata: ClusterMetadata, request: TopologyRequest) -> tuple[str, 
     """The names of what a request is about: its node first, then the one that this replaces; or its keyspace."""
     if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
         return (request.keyspace,)
-    node = metadata.directory.nodes[request.node_id]
+    node = metadata.directory.known[request.node_id]
     if request.kind is RequestKind.REPLACE and node.replaces is not None:
-        return (node.name, metadata.directory.nodes[node.replaces].name)
+        return (node.name, metadata.directory.known[node.replaces].name)
     return (node.name,)

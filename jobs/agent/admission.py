@@ -16,9 +16,13 @@ from epochlake.jobs.agent.join_messages import JoinAnswer, JoinRequest, Outcome,
 from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.following.history import entries
+from epochlake.metastore.metadata.events import RegisterNode
 from epochlake.metastore.metadata.features import lacks
+from epochlake.metastore.metadata.model import NodeState
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
+from epochlake.placement.rejections import Code
 
 
 def admit(cluster: Cluster, asked: JoinRequest) -> JoinAnswer:
@@ -37,11 +41,27 @@ def admit(cluster: Cluster, asked: JoinRequest) -> JoinAnswer:
             request_id=asked.request_id,
             reason=f"asked by its agent at {asked.sender.address}",
         )
+        if committed.already:
+            _require_not_gone(cluster, asked, committed.epoch)
     except (Rejected, InvalidRequest) as error:
         return JoinAnswer(asked.nonce, Outcome.REJECTED, str(error))
     except EpochlakeError as error:
         return JoinAnswer(asked.nonce, Outcome.PENDING, str(error))
     return JoinAnswer(asked.nonce, Outcome.ACCEPTED, "", committed.epoch)
+
+
+def _require_not_gone(cluster: Cluster, asked: JoinRequest, epoch: int) -> None:
+    """Raise Rejected when the node that was added under this request has left since: its agent comes back from an old
+    copy of its home. The log knows the request for ever, also when the node was unregistered.
+    """
+    event = entries(cluster.log(), epoch, epoch)[0].decode()
+    assert isinstance(event, RegisterNode)
+    node = cluster.catch_up().directory.nodes.get(event.node_id)
+    if node is None or node.state is NodeState.LEFT:
+        raise Rejected(
+            Code.WRONG_STATE,
+            f"node {asked.sender.name!r} was added in epoch {epoch} under this request, and was removed since",
+        )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -99,6 +99,8 @@ DOCUMENTS: dict[str, Any] = {
     "metadata describe": LogMembers,
     "metadata reconfigure": LogMembers | MembersProposed,
     "metadata recover": RootRestored,
+    "metadata snapshot": CHANGE,
+    "metadata unregister": CHANGE,
     "placement show": d.PlacementShown,
     "placement explain": Explanation,
     "placement simulate": None,

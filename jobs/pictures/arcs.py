@@ -52,7 +52,9 @@ def arcs_of(metadata: ClusterMetadata, name: str) -> Arcs:
     placements, what = _placements(metadata, name)
     nodes = sorted(metadata.directory.nodes)
     row_of = {metadata.directory.nodes[key].name: row for row, key in enumerate(nodes)}
-    of_volume = {volume: row_of[node.name] for volume, node in metadata.directory.node_of_volume.items()}
+    of_volume = {
+        volume.volume_id: row_of[node.name] for node in metadata.directory.nodes.values() for volume in node.volumes
+    }
     if isinstance(placements, RingPlacements):  # its ranges may be hundreds of thousands
         rows = np.full(max(of_volume, default=0) + 2, -1, dtype=np.int64)  # padding is the last one
         rows[list(of_volume)] = list(of_volume.values())

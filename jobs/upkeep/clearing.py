@@ -14,6 +14,7 @@ from contextlib import suppress
 import msgspec
 from deltalake import DeltaTable
 from epochlake.jobs.replicas.replica import CLUSTER, TABLE, VOLUME, ReplicaAddress
+from epochlake.metastore.metadata.model import VolumeId
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.dead_ends import is_directory
 from epochlake.metastore.storage.storage import Storage
@@ -35,6 +36,25 @@ def counted(address: ReplicaAddress) -> Cleared:
         return Cleared()
     files = address.storage.list_files(address.uri) if _is_ours(address, address.uri) else []
     return Cleared(len(files), sum(file.size for file in files))
+
+
+def tables_of_volume(storage: Storage, uri: str, cluster_id: str, volume_id: VolumeId) -> list[str]:
+    """The replica tables of a volume, in a directory, that say that they are of it; those that are half deleted count.
+    Raises StorageUnavailable.
+    """
+    disk = storage.disk
+
+    def below(directory: str) -> list[str]:
+        found = disk.names(directory) if is_directory(disk, directory) else []
+        return [os.path.join(directory, name) for name in sorted(found)]
+
+    def found() -> list[str]:
+        tables = [table for keyspace in below(places.local_path(uri) or "") for table in below(keyspace)]
+        return [table for table in tables if ASIDE in table or disk.status(os.path.join(table, "_delta_log"))]
+
+    whose = {table: _said(storage, table) for table in storage.within_deadline("look for tables on", uri, found)}
+    ours = (cluster_id, str(volume_id))
+    return [table for table, said in whose.items() if ASIDE in table or (said.get(CLUSTER), said.get(VOLUME)) == ours]
 
 
 def clear(address: ReplicaAddress) -> Cleared:
@@ -97,14 +117,20 @@ def _delete_directory(storage: Storage, path: str) -> None:
 def _is_ours(address: ReplicaAddress, uri: str) -> bool:
     """Whether the table at `uri` says that it is the replica at `address`."""
 
-    def properties() -> dict[str, str]:
-        if not DeltaTable.is_deltatable(uri):
-            return {}
-        return dict(DeltaTable(places.delta_uri(uri)).metadata().configuration)
-
-    said = address.storage.within_deadline("look whose it is:", uri, properties)
+    said = _said(address.storage, uri)
     return (said.get(CLUSTER), said.get(TABLE), said.get(VOLUME)) == (
         address.cluster_id,
         address.table_id,
         str(address.volume_id),
     )
+
+
+def _said(storage: Storage, uri: str) -> dict[str, str]:
+    """What a table says of itself; nothing where there is no table."""
+
+    def properties() -> dict[str, str]:
+        if not DeltaTable.is_deltatable(uri):
+            return {}
+        return dict(DeltaTable(places.delta_uri(uri)).metadata().configuration)
+
+    return storage.within_deadline("look whose it is:", uri, properties)

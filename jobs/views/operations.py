@@ -138,5 +138,5 @@ def _value(step: Step | None) -> str | None:
 
 
 def _name(metadata: ClusterMetadata, node_id: NodeId) -> str:
-    node = metadata.directory.nodes.get(node_id)
+    node = metadata.directory.known.get(node_id)
     return str(node_id) if node is None else node.name

@@ -27,6 +27,7 @@ from epochlake.metastore.metadata.events import (
     SetMaintenance,
     StartRequest,
     StartTransitions,
+    UnregisterNodes,
 )
 from epochlake.metastore.metadata.model import (
     CompactionOptions,
@@ -48,7 +49,7 @@ _ENDINGS = {
 
 
 def summary(event: Event, metadata: ClusterMetadata | None) -> str:
-    """The line for `event`; `metadata` is that of any later epoch (nodes are never forgotten)."""
+    """The line for `event`; `metadata` is that of any later epoch (it knows every node that there was)."""
     if metadata is None:
         return event.summary()
     match event:
@@ -57,15 +58,17 @@ def summary(event: Event, metadata: ClusterMetadata | None) -> str:
             if request is not None:
                 return f"{_named(metadata, request)} {_ending(event, request)}"
         case RegisterNode() if event.replaces is not None:
-            lost = metadata.directory.nodes[event.replaces].name
+            lost = metadata.directory.known[event.replaces].name
             return f"node {event.name} ({event.datacenter}/{event.rack}) asks to replace node {lost}{_to(event.tokens)}"
         case RegisterNode() if event.tokens:
             return f"{event.summary()}{_to(event.tokens)}"
         case RequestTopology():
-            return f"node {metadata.directory.nodes[event.node_id].name} {_asked(event)}"
+            return f"node {metadata.directory.known[event.node_id].name} {_asked(event)}"
+        case UnregisterNodes():
+            return f"{_nodes(metadata, event.node_ids)} unregistered"
         case SetMaintenance() | AlterNode():
             # Their own line begins with the node's number.
-            name = metadata.directory.nodes[event.node_id].name
+            name = metadata.directory.known[event.node_id].name
             return f"node {name}{event.summary().removeprefix(f'node {event.node_id}')}"
         case AlterTable():
             said = _options(event.options, metadata)
@@ -145,6 +148,11 @@ def _asked(event: RequestTopology) -> str:
             return str(kind)
 
 
+def _nodes(metadata: ClusterMetadata, node_ids: Sequence[int]) -> str:
+    names = [metadata.directory.known[node_id].name for node_id in node_ids]
+    return f"node{'' if len(names) == 1 else 's'} {', '.join(names)}"
+
+
 def _to(tokens: Sequence[int]) -> str:
     if not tokens:
         return ""
@@ -154,7 +162,7 @@ def _to(tokens: Sequence[int]) -> str:
 def _named(metadata: ClusterMetadata, request: TopologyRequest) -> str:
     if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
         return f"the change of replication of keyspace {request.keyspace}"
-    return f"{request.kind} of node {metadata.directory.nodes[request.node_id].name}"
+    return f"{request.kind} of node {metadata.directory.known[request.node_id].name}"
 
 
 def _step(event: PrepareOperation | AdvanceOperation | RetreatOperation, metadata: ClusterMetadata) -> str | None:

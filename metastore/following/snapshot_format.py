@@ -45,7 +45,8 @@ def encode_snapshot(metadata: ClusterMetadata, position: Position) -> bytes:
     batches: list[pa.RecordBatch] = []
     for name, component in _components(kind, number).items():
         state = getattr(metadata, name)
-        small |= msgspec.structs.asdict(component.encode(state))
+        stored = msgspec.structs.asdict(component.encode(state))
+        small |= {field: value for field, value in stored.items() if value is not msgspec.UNSET}
         if component.arrays is not None:
             batches.append(component.arrays(state))
     batches[0] = batches[0].replace_schema_metadata({_KEY: _encoder.encode(small)})

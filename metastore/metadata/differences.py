@@ -48,7 +48,7 @@ def diff(before: ClusterMetadata, after: ClusterMetadata) -> list[Difference]:
 
 
 def later(before: ClusterMetadata, after: ClusterMetadata) -> ClusterMetadata:
-    """The one of the later epoch: nodes are never forgotten, so it knows those of the other one too."""
+    """The one of the later epoch: it knows the nodes of the other one too, those that were unregistered as well."""
     return max(before, after, key=lambda metadata: metadata.epoch)
 
 

@@ -33,6 +33,7 @@ TIME_TO_LIVE = "time-to-live"
 STRUCT_FIELDS = "struct-fields"
 GENERATED_COLUMNS = "generated-columns"
 TABLET_DATACENTERS = "tablet-datacenters"
+UNREGISTERED_NODES = "unregistered-nodes"
 
 FEATURES = (
     Feature(ANNOUNCEMENTS, "agents say in the log which version of the product runs on their node", 7),
@@ -47,6 +48,7 @@ FEATURES = (
     Feature(STRUCT_FIELDS, "fields of structs within columns are altered", 7),
     Feature(GENERATED_COLUMNS, "columns are computed of others of the same row", 7),
     Feature(TABLET_DATACENTERS, "keyspaces on tablets get and give up datacenters", 7),
+    Feature(UNREGISTERED_NODES, "nodes that have left are taken out of the metadata", 7),
 )
 
 SUPPORTED = tuple(feature.name for feature in FEATURES)

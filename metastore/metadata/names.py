@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 
 
 def node_names(directory: Directory) -> dict[NodeId, str]:
-    """A name for each node that no other has: a node whose name was used again later is `name#number`."""
-    used = Counter(node.name for node in directory.nodes.values())
+    """A name for each node that no other has: a node whose name was used again later is `name#number`. Nodes that were
+    unregistered have one as well, since earlier epochs tell of them.
+    """
+    used = Counter(node.name for node in directory.known.values())
     return {
-        key: node.name if used[node.name] == 1 or directory.by_name[node.name] is node else f"{node.name}#{key}"
-        for key, node in directory.nodes.items()
+        key: node.name if used[node.name] == 1 or directory.by_name.get(node.name) is node else f"{node.name}#{key}"
+        for key, node in directory.known.items()
     }
 
 
@@ -25,6 +27,6 @@ def volume_names(directory: Directory) -> dict[VolumeId, str]:
     names = node_names(directory)
     return {
         volume.volume_id: f"{names[key]}/{volume.name}"
-        for key, node in directory.nodes.items()
+        for key, node in directory.known.items()
         for volume in node.volumes
     }

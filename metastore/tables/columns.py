@@ -19,6 +19,7 @@ TOKENS = "tokens"
 REPLACES = "replaces"
 REPLACED_BY = "replaced_by"
 VOLUMES = "volumes"
+VOLUME_IDS = "volume_ids"
 VOLUME_ID = "volume_id"
 VOLUME = "volume"
 URI = "uri"
@@ -142,6 +143,17 @@ NODES_SCHEMA = pa.schema(
         _field(TAGS, _list(TEXT), "what placement rules may ask for"),
         _maybe(PRODUCT_VERSION, TEXT, "the version that its agent has announced; null: none has"),
         _field(SUPPORTED_FEATURES, _list(TEXT), "the features that its agent has announced"),
+    ]
+)
+UNREGISTERED_NODES_SCHEMA = pa.schema(
+    [
+        _field(NODE_ID, INT, "number of the node, never used again"),
+        _field(NODE, TEXT, "the name that it had; another node may have it now"),
+        _field(HOST_ID, TEXT, "never let in again"),
+        _maybe(REPLACES, INT, "number of the node that it replaced"),
+        _maybe(REPLACED_BY, INT, "number of the node that replaced it"),
+        _field(VOLUME_IDS, _list(INT), "numbers of its volumes, never used again"),
+        _field(EPOCH, LONG, "the epoch in which it left"),
     ]
 )
 VOLUMES_SCHEMA = pa.schema(

@@ -41,10 +41,11 @@ from epochlake.metastore.metadata.events import (
     SetMaintenance,
     ShelveTable,
     StartTransitions,
+    UnregisterNodes,
 )
 from epochlake.metastore.metadata.events.tablets import NewTransition
 from epochlake.metastore.metadata.features import ANNOUNCEMENTS, SUPPORTED, TABLET_DATACENTERS
-from epochlake.metastore.metadata.model import Column, NodeState, RequestKind, RequestState, TimeToLive
+from epochlake.metastore.metadata.model import Column, NodeState, RequestKind, RequestState, TimeToLive, Volume
 from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY
 from epochlake.placement.tablets.resizing import Resize
 from epochlake.placement.tablets.tablet_map import TabletMap
@@ -56,6 +57,7 @@ from tests.support.histories import (
     applied,
     joined,
     keyspace,
+    register,
     ring_cluster,
     ring_keyspace,
     small_cluster,
@@ -103,6 +105,11 @@ def scenes() -> dict[str, ClusterMetadata]:
         ),
         "featured, apart": in_datacenter(featured, 2, "dc2"),
         "featured, moved": moved_twice(featured),
+        "featured, one left is named": without(featured, 1),
+        "featured, one left is asked about": asked_about(without(featured, 4), 4),
+        "featured, two left are replaced": replaced_in_turn(featured),
+        "featured, all that left are replaced": replaced_in_turn(featured, RequestState.DONE),
+        "unregistered": applied([UnregisterNodes((4,))], without(featured, 4)),
         "empty": applied([INITIALISE, EnableFeatures(SUPPORTED)]),
         "described": applied([INITIALISE, EnableFeatures(SUPPORTED), DescribeCluster(OLD)]),
         "building": applied([INITIALISE, EnableFeatures(SUPPORTED), DescribeCluster(OLD), AdvanceUpgrade(BUILD)]),
@@ -169,6 +176,26 @@ def without(metadata: ClusterMetadata, node_id: int) -> ClusterMetadata:
     return replace(metadata, directory=metadata.directory.with_nodes(gone, epoch=metadata.epoch))
 
 
+def asked_about(metadata: ClusterMetadata, node_id: int, state: RequestState = RequestState.PENDING) -> ClusterMetadata:
+    """As if the request by which a node joined were open again."""
+    request = next(one for one in metadata.requests.values() if one.node_id == node_id)
+    return replace(metadata, requests={**metadata.requests, request.request_id: replace(request, state=state)})
+
+
+def replaced_in_turn(metadata: ClusterMetadata, state: RequestState = RequestState.RUNNING) -> ClusterMetadata:
+    """As if n3 had been put in the place of n4, was lost, and n2 came in its place; `state` of the request of n2."""
+    nodes = metadata.directory.nodes
+    gone = (
+        replace(nodes[4], state=NodeState.LEFT, replaced_by=3),
+        replace(nodes[3], state=NodeState.LEFT, replaces=4, replaced_by=2),
+        replace(nodes[2], replaces=3),
+    )
+    directory = metadata.directory.with_nodes(*gone, epoch=metadata.epoch)
+    elsewhere = on_volumes(replace(metadata, directory=directory), [[1, 2]] * 4)
+    request = replace(metadata.requests["join-n2"], kind=RequestKind.REPLACE, state=state)
+    return replace(elsewhere, requests={**metadata.requests, "join-n2": request})
+
+
 def in_datacenter(metadata: ClusterMetadata, node_id: int, datacenter: str) -> ClusterMetadata:
     """As if a node were in another datacenter."""
     moved = replace(metadata.directory.nodes[node_id], datacenter=datacenter)
@@ -198,7 +225,7 @@ def less(pending: int = 2, leaving: int = 1) -> ReplicaChange:
     return ReplicaChange(FLIGHTS, 0, pending, leaving)
 
 
-TIMED, EXPIRING = (scenes()[name] for name in ("timed", "expiring"))
+TIMED, EXPIRING, UNREGISTERED = (scenes()[name] for name in ("timed", "expiring", "unregistered"))
 
 REJECTED: list[tuple[str, object, str]] = [
     # Rows that expire
@@ -266,6 +293,21 @@ REJECTED: list[tuple[str, object, str]] = [
     ("featured, moved", ForgetRequests(("join-n1", "join-n1")), "invalid-event"),
     ("featured, moved", ForgetRequests(("no-n1",)), "wrong-state"),
     ("featured, moved", ForgetRequests(("later-n1",)), "wrong-state"),
+    # Nodes that are taken out; n4 has no tablet
+    ("small", UnregisterNodes((4,)), "feature-not-enabled"),
+    ("featured, a node left", UnregisterNodes(()), "nothing-to-do"),
+    ("featured, a node left", UnregisterNodes((4, 4)), "invalid-event"),
+    ("featured, a node left", UnregisterNodes((4, 99)), "unknown-node"),
+    ("featured, a node left", UnregisterNodes((4, 1)), "wrong-state"),
+    ("featured, one left is named", UnregisterNodes((1,)), "replicas-left"),
+    ("featured, one left is asked about", UnregisterNodes((4,)), "request-in-the-way"),
+    ("featured, two left are replaced", UnregisterNodes((3,)), "request-in-the-way"),
+    ("featured, two left are replaced", UnregisterNodes((4,)), "request-in-the-way"),
+    ("unregistered", UnregisterNodes((4,)), "unknown-node"),
+    ("unregistered", AnnounceVersion(4, "0.1.0", SUPPORTED), "unknown-node"),
+    ("unregistered", register(UNREGISTERED, "n4"), "host-exists"),
+    ("unregistered", replace(register(UNREGISTERED, "n5"), node_id=4), "stale-plan"),
+    ("unregistered", replace(register(UNREGISTERED, "n5"), volumes=(Volume(4, "d1", "/n5", 1),)), "stale-plan"),
     # The replication of a keyspace on tablets; it has 2 replicas and 4 nodes
     ("small", AlterTabletReplication("air", {"dc1": 3}), "feature-not-enabled"),
     ("featured", AlterTabletReplication("nothing", {"dc1": 3}), "unknown-keyspace"),
@@ -343,5 +385,10 @@ VALID: list[tuple[str, object]] = [
     ("described", PauseChanges("night")),
     ("building", AdvanceUpgrade(DONE, True, "no")),
     ("featured, moved", ForgetRequests(("join-n1",))),
+    ("featured, a node left", UnregisterNodes((4,))),
+    ("featured, all that left are replaced", UnregisterNodes((3,))),
+    ("featured, all that left are replaced", UnregisterNodes((3, 4))),
+    ("unregistered", replace(register(UNREGISTERED, "n4"), host_id="host-new")),
+    ("unregistered", register(UNREGISTERED, "n5")),
     ("pinned", PinTablets(FLIGHTS, 4, (0, 1), False)),
 ]

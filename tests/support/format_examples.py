@@ -70,6 +70,7 @@ from epochlake.metastore.metadata.events import (
     StartTransitions,
     SwitchBalancing,
     TakeSnapshot,
+    UnregisterNodes,
 )
 from epochlake.metastore.metadata.model import (
     Check,
@@ -161,6 +162,7 @@ EVENTS: dict[tuple[str, int], Event] = {
         )
     ),
     ("AdvanceUpgrade", 7): AdvanceUpgrade(UpgradeState.DONE, True, "it is no use"),
+    ("UnregisterNodes", 7): UnregisterNodes((2, 5)),
     ("ForgetRequests", 7): ForgetRequests(("join-n1", "move-n1")),
     ("AlterTabletReplication", 7): AlterTabletReplication("air", {"dc1": 3}, "safer"),
     ("FinishTabletReplication", 7): FinishTabletReplication("air"),

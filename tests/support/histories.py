@@ -60,6 +60,7 @@ from epochlake.metastore.metadata.events import (
     StartTransitions,
     SwitchBalancing,
     TakeSnapshot,
+    UnregisterNodes,
 )
 from epochlake.metastore.metadata.events.forgetting import forgettable
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
@@ -571,6 +572,14 @@ def a_forgotten_request(metadata: ClusterMetadata, dice: random.Random) -> Event
     return ForgetRequests(tuple(ids))
 
 
+def an_unregistered_node(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """Nodes that have left; now and then another one, or one that is out already."""
+    known = metadata.directory.known
+    left = [key for key, node in metadata.directory.nodes.items() if node.state is NodeState.LEFT]
+    others = dice.sample(list(known), 1) if known and dice.random() < 0.2 else []
+    return UnregisterNodes(tuple(dict.fromkeys([*left[: dice.randint(1, 2)], *others])))
+
+
 def an_upgrade(metadata: ClusterMetadata, dice: random.Random) -> Event:
     """A cluster is described, most often too late; an upgrade that goes on ends soon."""
     if metadata.upgrade.going_on:
@@ -604,5 +613,6 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "pin": a_pin,
     "keyspace name": a_keyspace_name,
     "forgotten request": a_forgotten_request,
+    "unregistered node": an_unregistered_node,
     "upgrade": an_upgrade,
 }

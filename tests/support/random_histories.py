@@ -19,6 +19,7 @@ from epochlake.metastore.metadata.events import (
     CreateKeyspace,
     CreateTable,
     DropTable,
+    EnableFeatures,
     Event,
     FinishRequest,
     FinishTransitions,
@@ -33,8 +34,10 @@ from epochlake.metastore.metadata.events import (
     StartTransitions,
     SwitchBalancing,
     TakeSnapshot,
+    UnregisterNodes,
 )
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
+from epochlake.metastore.metadata.features import UNREGISTERED_NODES
 from epochlake.metastore.metadata.model import (
     Column,
     Keyspace,
@@ -53,6 +56,9 @@ from tests.support.histories import ring_keyspace, ring_table, start
 from tests.support.random_ring import RING_CHANGES, a_ring_node, towards_rest
 
 RACKS = ("r1", "r2", "r3")
+
+Choice = Callable[[ClusterMetadata, random.Random], Event | None]
+"""Draws an event that may be valid; None: there is nothing to do it to."""
 
 
 def as_entry(event: Event, position: Position, *, request_id: str | None = None, incarnation: int = 1) -> Entry:
@@ -182,15 +188,21 @@ def _events_of_ring_cluster(dice: random.Random) -> list[Event]:
     return [entry.decode() for entry in history.entries]
 
 
-def random_history(seed: int, epochs: int, *, snapshots_at: Collection[int] = ()) -> History:
-    """A small cluster, and then whatever is valid: epochs 1 to about `epochs`, at least.
+def random_history(
+    seed: int,
+    epochs: int,
+    *,
+    snapshots_at: Collection[int] = (),
+    choices: Sequence[Choice] | None = None,
+) -> History:
+    """A small cluster, and then whatever is valid: epochs 1 to about `epochs`, at least. `choices`: None for all.
 
     At the epochs `snapshots_at`, no two of them next to each other, a snapshot is asked for.
     """
     rng = random.Random(seed)
     history = small_cluster(nodes=4, tablets=8)
     while history.metadata.epoch < epochs:
-        event, next_epoch = rng.choice(CHOICES)(history.metadata, rng), history.metadata.epoch + 1
+        event, next_epoch = rng.choice(choices or CHOICES)(history.metadata, rng), history.metadata.epoch + 1
         if next_epoch in snapshots_at:
             event = TakeSnapshot().completed(history.metadata)
         elif next_epoch + 1 in snapshots_at and isinstance(event, TakeSnapshot | PauseChanges):
@@ -304,7 +316,17 @@ def _any_switch(metadata: ClusterMetadata, rng: random.Random) -> Event:
     return rng.choice([PauseChanges("a break"), SwitchBalancing(not metadata.switches.balancing), TakeSnapshot()])
 
 
-CHOICES: tuple[Callable[[ClusterMetadata, random.Random], Event | None], ...] = (
+def _any_unregistered(metadata: ClusterMetadata, rng: random.Random) -> Event | None:
+    """A node that has left is taken out; the feature that this takes is enabled first."""
+    left = [key for key, node in metadata.directory.nodes.items() if node.state is NodeState.LEFT]
+    if not left:
+        return None
+    return UnregisterNodes((rng.choice(left),)) if metadata.may_use(UnregisterNodes) else ENABLED
+
+
+ENABLED = EnableFeatures((UNREGISTERED_NODES,))
+
+WITHOUT_FEATURES: tuple[Choice, ...] = (
     register,
     _any_table,
     *[_any_request] * 4,
@@ -312,3 +334,6 @@ CHOICES: tuple[Callable[[ClusterMetadata, random.Random], Event | None], ...] = 
     *[_any_step] * 20,
     *[_any_switch] * 3,
 )
+"""What there has been from the beginning, also in the oldest format of snapshots."""
+
+CHOICES = (*WITHOUT_FEATURES, _any_unregistered)

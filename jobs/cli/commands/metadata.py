@@ -1,17 +1,22 @@
-"""`metadata …`: who keeps copies of the log, and restoring a lost root from them."""
+"""`metadata …`: who keeps copies of the log, restoring a lost root from them, snapshots, and nodes that have left."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
+from epochlake.jobs.administration.unregistering import Unregistration
 from epochlake.jobs.cli.arguments import of
+from epochlake.jobs.cli.changing import How, carry_out, change_command
+from epochlake.jobs.cli.commands.log import snapshot
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text import metadata as text
 from epochlake.jobs.upkeep import log_members
 from epochlake.placement.errors import InvalidRequest
 
-app = typer.Typer(help="Log members: directories that keep synchronous copies of the log.", no_args_is_help=True)
+app = typer.Typer(
+    help="The metadata: log members, which keep copies; snapshots; nodes that have left.", no_args_is_help=True
+)
 
 
 @app.command("describe")
@@ -121,3 +126,26 @@ def recover(
     session = of(context)
     restored = log_members.recover(session.configuration, session.storage, members, accept_loss=accept_loss)
     session.show(restored, text.restored)
+
+
+change_command(app, "snapshot")(snapshot)
+
+
+@change_command(app, "unregister")
+def unregister(
+    context: typer.Context,
+    names: Annotated[
+        list[str], typer.Argument(metavar="NODE…", help="Nodes that have left, as lists name them.", show_default=False)
+    ],
+    how: How,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also where drained storage does not answer, or has files left: they stay there."),
+    ] = False,
+) -> None:
+    """Take nodes that have left out of the metadata for good, all of these or none.
+
+    No list shows them any more, but those of earlier epochs. Their names are free. Their numbers and host ids are never
+    given again, and a disk of theirs that comes back is still refused: `node add --reuse` clears it.
+    """
+    carry_out(of(context), how, Unregistration(tuple(names), force=force))

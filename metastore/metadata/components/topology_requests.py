@@ -40,7 +40,7 @@ def _differences(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[Di
 
 def requests(metadata: ClusterMetadata) -> pa.Table:
     """A row for each topology request, ended ones included; oldest first."""
-    known = metadata.directory.nodes
+    known = metadata.directory.known
     return rows_of(
         c.REQUESTS_SCHEMA,
         (

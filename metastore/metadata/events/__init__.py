@@ -48,6 +48,7 @@ from epochlake.metastore.metadata.events.tablets import (
     StartTransitions,
 )
 from epochlake.metastore.metadata.events.times_to_live import AlterTimeToLive
+from epochlake.metastore.metadata.events.unregistering import UnregisterNodes
 from epochlake.metastore.metadata.events.upgrading import AdvanceUpgrade, DescribeCluster
 
 __all__ = [
@@ -108,4 +109,5 @@ __all__ = [
     "StartTransitions",
     "SwitchBalancing",
     "TakeSnapshot",
+    "UnregisterNodes",
 ]

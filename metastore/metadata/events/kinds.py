@@ -46,6 +46,7 @@ from epochlake.metastore.metadata.events.schema import CreateKeyspace, CreateTab
 from epochlake.metastore.metadata.events.tablet_replication import AlterTabletReplication, FinishTabletReplication
 from epochlake.metastore.metadata.events.tablets import AdvanceTransitions, FinishTransitions, StartTransitions
 from epochlake.metastore.metadata.events.times_to_live import AlterTimeToLive
+from epochlake.metastore.metadata.events.unregistering import UnregisterNodes
 from epochlake.metastore.metadata.events.upgrading import AdvanceUpgrade, DescribeCluster
 from epochlake.metastore.metadata.features import (
     ANNOUNCEMENTS,
@@ -55,6 +56,7 @@ from epochlake.metastore.metadata.features import (
     TABLET_PINS,
     TABLET_REPLICATION,
     TIME_TO_LIVE,
+    UNREGISTERED_NODES,
     UPGRADES,
 )
 
@@ -129,6 +131,7 @@ EVENT_KINDS = (
     EventKind("FinishTabletReplication", FinishTabletReplication, since=7, feature=TABLET_REPLICATION),
     EventKind("RenameKeyspace", RenameKeyspace, since=7, feature=KEYSPACE_NAMES),
     EventKind("AlterTimeToLive", AlterTimeToLive, since=7, feature=TIME_TO_LIVE),
+    EventKind("UnregisterNodes", UnregisterNodes, since=7, feature=UNREGISTERED_NODES),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}

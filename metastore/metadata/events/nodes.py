@@ -68,7 +68,7 @@ class RegisterNode(Event, frozen=True):
             hint="Choose another name",
         )
         require(
-            all(node.host_id != self.host_id for node in directory.nodes.values()),
+            all(node.host_id != self.host_id for node in directory.known.values()),
             Code.HOST_EXISTS,
             f"host id {self.host_id} is that of a node which is or was in this cluster",
         )
@@ -183,7 +183,7 @@ class RegisterNode(Event, frozen=True):
 
 def next_node_id(metadata: ClusterMetadata) -> int:
     """The number that the next node gets: numbers are never used again."""
-    return max(metadata.directory.nodes, default=0) + 1
+    return max(metadata.directory.known, default=0) + 1
 
 
 def next_volume_id(metadata: ClusterMetadata) -> int:
@@ -206,7 +206,8 @@ def nodes_given_up(metadata: ClusterMetadata, request: TopologyRequest) -> tuple
         case _:
             going = None
     nodes: list[Node] = []
-    while going is not None:
+    while going in metadata.directory.nodes:  # what was unregistered held nothing then
+        assert going is not None
         nodes.append(metadata.directory.nodes[going])
         going = nodes[-1].replaces
     return tuple(nodes)

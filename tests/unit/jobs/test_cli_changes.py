@@ -86,6 +86,15 @@ def test_a_change_is_rejected_when_the_cluster_is_not_at_the_expected_epoch(
     assert unchanged.log() == before
 
 
+def test_both_words_for_a_snapshot_are_one_change(grown: CommandLine) -> None:
+    preview = grown.done("metadata", "snapshot", "--dry-run")
+    assert preview["event"] == "TakeSnapshot"
+    first = grown.done("metadata", "snapshot", "--request-id", "once")
+    assert grown.log()[-1][0] == first["epoch"]
+    again = grown.done("log", "snapshot", "--request-id", "once")
+    assert (again["epoch"], again["already"]) == (first["epoch"], True)
+
+
 def test_a_change_is_made_when_the_cluster_is_at_the_expected_epoch(grown: CommandLine) -> None:
     epoch = grown.log()[-1][0]
     assert grown.done("balance", "pause", "--expect-epoch", str(epoch))["epoch"] == epoch + 1

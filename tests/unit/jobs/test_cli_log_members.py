@@ -322,6 +322,28 @@ def test_a_disk_that_was_emptied_is_told_and_restores_nothing(lake: CommandLine,
     assert lake.done("balance", "resume")["epoch"] == epoch + 1
 
 
+def test_a_node_that_has_left_goes_when_no_log_member_is_on_it(lake: CommandLine, tmp_path: Path) -> None:
+    lake.done("metadata", "reconfigure", "--auto")
+    with Cluster(Configuration(root=str(lake.root), log=LogSettings(acknowledge="majority"))) as cluster:
+        clusters.join(cluster, tmp_path / "volumes", "n4", "r1")
+        three = places_of(tmp_path, "n1", "n2", "n4")
+        Path(three[-1]).mkdir()
+        lake.done("metadata", "reconfigure", *three)
+        finish(cluster, administration.decommission(cluster, "n4").request_id)
+    refused = lake.json("metadata", "unregister", "n4", "--force")
+    assert (refused.code, refused.error["code"]) == (3, "is-log-member")
+    lake.done("metadata", "reconfigure", "--auto")
+    planned = lake.done("metadata", "unregister", "n4", "--dry-run")
+    assert (planned["event"], planned["payload"]) == ("UnregisterNodes", {"node_ids": [4]})
+    assert ["n4" in node["name"] for node in lake.done("node", "list", "--all")] == [False, False, False, True]
+    done = lake.done("metadata", "unregister", "n4")
+    assert done["what"] == "node n4 unregistered"
+    assert [node["name"] for node in lake.done("node", "list", "--all")] == ["n1", "n2", "n3"]
+    at_first = lake.done("node", "list", "--all", "--at", str(done["epoch"] - 1))
+    assert [node["name"] for node in at_first] == ["n1", "n2", "n3", "n4"]
+    assert lake.done("log", "verify")["holds"]
+
+
 def test_the_root_and_most_members_are_gone_for_good(lake: CommandLine, tmp_path: Path) -> None:
     lake.done("metadata", "reconfigure", "--auto")
     epoch = lake.done("balance", "pause")["epoch"]

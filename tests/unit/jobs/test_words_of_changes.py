@@ -36,6 +36,11 @@ LONG = (
 )
 
 WORDS: list[tuple[Callable[[Any], object], str]] = [
+    (lambda cluster: administration.unregister_nodes(cluster, "n1", "n2"), 'unregister nodes {"names":["n1","n2"]}'),
+    (
+        lambda cluster: administration.unregister_nodes(cluster, "n1", force=True),
+        'unregister nodes {"force":true,"names":["n1"]}',
+    ),
     (
         lambda cluster: administration.add_node(cluster, "n1", "dc1", "r1", [("d1", "/data/d1", None)]),
         'add node {"datacenter":"dc1","name":"n1","rack":"r1","volumes":[["d1","/data/d1",null]]}',

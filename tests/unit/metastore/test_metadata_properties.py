@@ -85,6 +85,7 @@ class History(RuleBasedStateMachine):
         self.snapshots: list[tuple[ClusterMetadata, Position, bytes]] = []
         self.versions: list[ClusterMetadata] = []
         self.directories: dict[str, str] = {}
+        self.nodes: dict[int, tuple[str, tuple[int, ...]]] = {}
 
     @initialize(nodes=st.integers(3, 6), number=SEEDS, on_ring=st.booleans())
     def begin(self, nodes: int, number: int, on_ring: bool) -> None:
@@ -118,6 +119,7 @@ class History(RuleBasedStateMachine):
                 *["tablet replication"] * 4,
                 *["topology"] * 2,
                 "forgotten request",
+                "unregistered node",
                 *["replica count"] * 6,
                 *["time to live"] * 3,
                 *["feature"] * 2,
@@ -288,6 +290,31 @@ class History(RuleBasedStateMachine):
                     and self.metadata.directory.nodes[request.node_id].replaces == node.node_id
                     for request in self.metadata.requests.values()
                 )
+
+    @invariant()
+    def no_number_of_a_node_or_volume_and_no_host_id_is_ever_given_again(self) -> None:
+        known = self.metadata.directory.known
+        assert known.keys() >= self.nodes.keys()
+        for node_id, node in known.items():
+            said = (node.host_id, tuple(volume.volume_id for volume in node.volumes))
+            assert self.nodes.setdefault(node_id, said) == said
+        assert len({host_id for host_id, _ in self.nodes.values()}) == len(self.nodes)
+        volumes = [volume for _, of_node in self.nodes.values() for volume in of_node]
+        assert len(set(volumes)) == len(volumes)
+
+    @invariant()
+    def nothing_that_goes_on_is_about_a_node_that_was_unregistered(self) -> None:
+        gone = self.metadata.directory.unregistered
+        assert not gone.keys() & self.metadata.directory.nodes.keys()
+        assert not gone.keys() & self.metadata.features.announced.keys()
+        for node in gone.values():
+            assert not self.metadata.replicas_in_use({volume.volume_id for volume in node.volumes})
+        for request in self.metadata.open_requests():
+            node = self.metadata.directory.nodes.get(request.node_id)
+            assert request.node_id not in gone
+            assert request.kind is not RequestKind.REPLACE or (node is not None and node.replaces not in gone)
+        for operation in self.metadata.rings.operations.values():
+            assert not {operation.node_id, operation.replaced} & gone.keys()
 
     @invariant()
     def ranges_end_where_the_strategies_say_whatever_is_in_flight(self) -> None:

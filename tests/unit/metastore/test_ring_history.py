@@ -33,7 +33,14 @@ from epochlake.placement.ring.state import Step
 from epochlake.placement.tokens import MIN_TOKEN
 
 from tests.support.histories import applied, register, ring_cluster, ring_keyspace, ring_plan, start, steps
-from tests.support.random_histories import History, as_entry, come_to_rest, random_history, random_ring_history
+from tests.support.random_histories import (
+    WITHOUT_FEATURES,
+    History,
+    as_entry,
+    come_to_rest,
+    random_history,
+    random_ring_history,
+)
 from tests.support.storages import STORAGE
 
 EPOCHS = 160
@@ -150,7 +157,7 @@ def in_format_1(metadata: ClusterMetadata, position: Position) -> bytes:
 
 
 def test_snapshots_of_the_format_before_rings_are_read_and_taken_for_what_they_say(seed: int, tmp_path: Path) -> None:
-    history = random_history(seed, 60)
+    history = random_history(seed, 60, choices=WITHOUT_FEATURES)
     snapshots = Snapshots(STORAGE, str(tmp_path / "snapshots"))
     position = history.position_at(50)
     snapshots.write(history.versions[50], position)

@@ -19,6 +19,7 @@ from epochlake.metastore.tables import metadata as tables
 from epochlake.placement.tablets.tablet_map import TabletMap
 from epochlake.placement.tokens import tablet_label, tablet_range
 
+from tests.support.feature_event_cases import scenes
 from tests.support.random_histories import random_history, small_cluster
 
 SCHEMAS = {name: getattr(columns, f"{name.upper()}_SCHEMA") for name in tables.PARTS}
@@ -54,8 +55,9 @@ def test_nodes_are_those_of_the_directory(seed: int) -> None:
 def test_volumes_are_those_of_the_directory_each_with_its_node(seed: int) -> None:
     metadata = random_history(seed, 100).metadata
     rows = {row["volume_id"]: row for row in tables.volumes(metadata).to_pylist()}
-    assert sorted(rows) == sorted(metadata.directory.volumes)
-    for key, volume in metadata.directory.volumes.items():
+    of_nodes = {one.volume_id: one for node in metadata.directory.nodes.values() for one in node.volumes}
+    assert sorted(rows) == sorted(of_nodes)
+    for key, volume in of_nodes.items():
         node = metadata.directory.node_of_volume[key]
         assert rows[key] == {
             "volume_id": key,
@@ -68,6 +70,14 @@ def test_volumes_are_those_of_the_directory_each_with_its_node(seed: int) -> Non
             "rack": node.rack,
             "state": node.state.value,
         }
+
+
+def test_nodes_that_were_unregistered_are_in_a_table_of_their_own() -> None:
+    metadata = scenes()["unregistered"]
+    [row] = tables.PARTS["unregistered_nodes"](metadata).to_pylist()
+    assert (row["node_id"], row["node"], row["host_id"], row["volume_ids"]) == (4, "n4", "host-n4", [4])
+    assert 4 not in tables.nodes(metadata)["node_id"].to_pylist()
+    assert 4 not in tables.volumes(metadata)["volume_id"].to_pylist()
 
 
 def test_keyspaces_and_tables_are_those_of_the_schema(seed: int) -> None:
@@ -113,7 +123,7 @@ def test_transitions_and_requests_are_all_there(seed: int) -> None:
     assert [row["request_id"] for row in requests] == list(metadata.requests)
     for row in requests:
         request = metadata.requests[row["request_id"]]
-        assert row["node"] == metadata.directory.nodes[request.node_id].name
+        assert row["node"] == metadata.directory.known[request.node_id].name
         assert (row["kind"], row["state"], row["detail"]) == (request.kind, request.state, request.detail)
 
 

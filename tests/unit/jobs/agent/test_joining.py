@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from epochlake.jobs import administration
 from epochlake.jobs.agent.admission import admit
 from epochlake.jobs.agent.admitting import Admitting
 from epochlake.jobs.agent.home import AgentIdentity, Home, HomeUnwritable
@@ -70,6 +71,25 @@ def test_the_log_lets_a_node_in_once_and_says_why_not(tmp_path: Path) -> None:
         assert lake.epoch == first.epoch
         lake.coordinate()
         assert str(lake.cluster.catch_up().node("n4").state) == "normal"
+
+
+def test_an_agent_whose_node_was_removed_is_not_let_in_from_an_old_copy_of_its_home(tmp_path: Path) -> None:
+    with local_cluster(tmp_path, nodes=1, replication=1) as lake:
+        asked = changed(ASKED, volumes=(WantedVolume("d1", str(tmp_path / "d4")),))
+        epoch = admit(lake.cluster, asked).epoch
+        lake.coordinate()
+        administration.decommission(lake.cluster, "n4")
+        lake.coordinate()
+        refused = admit(lake.cluster, asked)
+        assert refused.outcome is Outcome.REJECTED
+        assert f"was added in epoch {epoch} under this request, and was removed since" in refused.reason
+        administration.unregister_nodes(lake.cluster, "n4")
+        assert admit(lake.cluster, asked) == refused
+        # Nor one whose home was cleared: the marker of its volume says whose it was.
+        again = admit(lake.cluster, changed(asked, request_id="join-c"))
+        assert again.outcome is not Outcome.ACCEPTED
+        assert "which has left" in again.reason
+        assert "n4" not in lake.cluster.catch_up().directory.by_name
 
 
 def test_a_member_asks_the_log_once_however_often_it_is_asked(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,28 @@
+"""What a node that was unregistered rests on, broken: for `tests.mutants`."""
+
+from __future__ import annotations
+
+NODE_MUTANTS = (
+    (
+        "the number of a node that was unregistered is given again",
+        "metastore/metadata/events/nodes.py",
+        "    return max(metadata.directory.known, default=0) + 1\n",
+        "    return max(metadata.directory.nodes, default=0) + 1\n",
+        ("tests/unit/jobs/test_unregistered_nodes.py", "tests/unit/metastore/test_events.py"),
+    ),
+    (
+        "the disk of a node that was unregistered is taken for one of an earlier try",
+        "jobs/administration/markers.py",
+        "    registered = {node.host_id for node in metadata.directory.known.values()}\n",
+        "    registered = {node.host_id for node in metadata.directory.nodes.values()}\n",
+        ("tests/unit/jobs/test_unregistered_nodes.py",),
+    ),
+    (
+        "a node is unregistered while its disk has files that only vacuum would find",
+        "jobs/administration/unregistering.py",
+        "            left = tables_of_volume(call.storage, volume.uri, cluster_id, volume.volume_id)\n",
+        "            left: list[str] = []\n",
+        ("tests/unit/jobs/test_unregistered_nodes.py",),
+    ),
+)
+"""Name, path, what is there, what is there instead, and the tests of which one has to fail."""
