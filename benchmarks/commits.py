@@ -22,6 +22,7 @@ from epochlake.metastore.coordination.lock import CommitLock
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, Position, encode_event, seal
 from epochlake.metastore.log.files import SCHEMA
+from epochlake.metastore.log.no_members import LogWithoutMembers
 from epochlake.metastore.log.state_ids import next_state_id
 from epochlake.metastore.metadata.events import FinishRequest, RegisterNode, StartRequest, SwitchBalancing
 from epochlake.metastore.metadata.model import Volume
@@ -142,6 +143,33 @@ def members() -> list[Result]:
             middle["root"],
             "by the root alone",
             ratio_at_most(1.5),
+        )
+    ]
+
+
+def looking() -> list[Result]:
+    """Looking for log members where there are none, as each commit by the root alone does: after it has read the log,
+    and before it appends.
+    """
+    with _cluster() as cluster:
+        log = LogWithoutMembers(STORAGE, cluster.root.log_members, cluster.log_place.delta())
+        for _ in range(EARLY):
+            _commit(cluster)
+
+        def look() -> None:
+            log.require_none()
+            log.require_none()
+
+        taken = interleaved(ROUNDS, {"look": look, "commit": lambda: _commit(cluster)})
+    middle = {name: statistics.median(times) * 1e3 for name, times in taken.items()}
+    return [
+        Result(
+            "looking twice for log members",
+            middle["look"],
+            "ms",
+            middle["commit"],
+            "a commit that does",
+            ratio_at_most(0.03),
         )
     ]
 
@@ -299,4 +327,5 @@ BENCHMARKS: dict[str, Callable[[], list[Result]]] = {
     "throughput": throughput,
     "far away": far_away,
     "members": members,
+    "looking": looking,
 }

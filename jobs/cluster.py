@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -16,6 +17,7 @@ from epochlake.metastore import metastore
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.committing.queue import CommitQueue
 from epochlake.metastore.configuration import Configuration
+from epochlake.metastore.errors import LogWentBack
 from epochlake.metastore.following.history import entries
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.log_place import LogOfSpark, LogPlace
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
     from epochlake.jobs.views.schema import KeyspaceRow, TableRow, TableShown
     from epochlake.jobs.views.status import Status
     from pyspark.sql import SparkSession
+
+
+LOOKS, LOOK_SECONDS = 3, 1.0
+"""How often the log is looked at before it is said to have gone back, and how long it is waited for in between."""
 
 
 def open_cluster(conf: str | Path | Configuration | None = None, *, spark: SparkSession | None = None) -> Cluster:
@@ -116,6 +122,19 @@ class Cluster(Store):
         """See `Metastore`."""
         super().__init__(configuration, storage=storage, log=log, queue=queue, log_place=log_place)
         self._gates = StandingGates(self)
+
+    def _compare_with_replicas(self) -> None:
+        from epochlake.jobs.upkeep.known_to_replicas import newest_beyond  # only here: most processes never ask
+
+        for look in range(LOOKS):
+            # The log is looked at again: network file systems show files late.
+            found = newest_beyond(self.storage, self.catch_up(), self.log)
+            if found is None:
+                return
+            if look + 1 == LOOKS:
+                name, fence = found
+                raise LogWentBack(self.metadata.epoch, fence.epoch, "", f"the replica table {name}")
+            time.sleep(LOOK_SECONDS)
 
     def __repr__(self) -> str:
         known = self.follower.metadata

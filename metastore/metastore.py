@@ -6,6 +6,7 @@ so that looking at a cluster works while its ensemble is away.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import itertools
 import logging
@@ -53,10 +54,14 @@ from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.version import PRODUCT_VERSION
+from kazoo.exceptions import NodeExistsError
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_NAME = "epochlake"
+
+COMPARED = "compared"
+"""The run of the embedded ZooKeeper in which the log was compared with the replicas."""
 
 
 _opened = itertools.count(1)
@@ -163,6 +168,7 @@ class Metastore:
         self.follower = self._follow(log or self.log_place.open())
         self._author = author()
         self._closed = False
+        self._compared = False
         self._connecting = threading.RLock()
         self._watching = threading.Lock()
         self._embedded: EmbeddedZooKeeper | None = None
@@ -336,7 +342,7 @@ class Metastore:
 
     def commit_queue(self) -> CommitQueue:
         """A place of its own in the line in front of the log."""
-        return ZooKeeperQueue(self.coordination, self._require_root)
+        return ZooKeeperQueue(self.coordination, self._require_right_log)
 
     def require_open(self) -> None:
         """Raises InvalidRequest when it was closed: it follows no log and holds no lease any more."""
@@ -389,6 +395,32 @@ class Metastore:
         coordination = self._coordination
         if coordination is not None:
             coordination.moved_to(connect)
+
+    def _require_right_log(self, coordination: Coordination, known: str | None) -> None:
+        """What is compared before each commit, beside the head: the root, and with the embedded ZooKeeper the replicas.
+
+        The embedded one comes back with an older copy of its root, and says the same as the log then. It has to be
+        started for that, so this is asked once for each of its runs; a marker of an earlier run does not count.
+        """
+        self._require_root(coordination, known)
+        if self._embedded is None or self._compared:
+            return
+        run = self._embedded.run()
+        path = coordination.path(COMPARED)
+        marker = coordination.barrier(path)
+        if marker is None or marker.data.decode(errors="replace") != run:
+            self._compare_with_replicas()
+            if marker is None:
+                with contextlib.suppress(NodeExistsError):
+                    coordination.call("note", lambda c: c.create_async(path, run.encode(), makepath=True))
+            else:
+                coordination.call("note", lambda c: c.set_async(path, run.encode()))
+        self._compared = True
+
+    def _compare_with_replicas(self) -> None:
+        """Raise LogWentBack when something on the volumes is of a later epoch than the log has. Here nothing is known
+        of volumes.
+        """
 
     def _require_root(self, coordination: Coordination, known: str | None) -> None:
         """Refuse a copy of a root: two logs of one cluster would place rows on the same volumes differently.

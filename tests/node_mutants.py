@@ -1,4 +1,4 @@
-"""What a node that was unregistered rests on, broken: for `tests.mutants`."""
+"""What nodes that were unregistered, and a root that was restored, rest on, broken: for `tests.mutants`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,20 @@ NODE_MUTANTS = (
         "            left = tables_of_volume(call.storage, volume.uri, cluster_id, volume.volume_id)\n",
         "            left: list[str] = []\n",
         ("tests/unit/jobs/test_unregistered_nodes.py",),
+    ),
+    (
+        "rows of a table that the log has never heard of are not missed",
+        "jobs/upkeep/known_to_replicas.py",
+        "    return max([*beyond, *with_rows(metadata, log, found)], key=lambda one: one[1], default=None)\n",
+        "    return max(beyond, key=lambda one: one[1], default=None)\n",
+        ("tests/unit/jobs/test_known_to_replicas.py",),
+    ),
+    (
+        "a table that was dropped is taken for one of a lost epoch",
+        "jobs/upkeep/known_to_replicas.py",
+        "if one.table_id not in created\n",
+        "if one.table_id\n",
+        ("tests/unit/jobs/test_known_to_replicas.py",),
     ),
 )
 """Name, path, what is there, what is there instead, and the tests of which one has to fail."""

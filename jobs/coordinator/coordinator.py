@@ -44,6 +44,10 @@ from epochlake.placement.showing import Shown
 logger = logging.getLogger(__name__)
 
 ELECTION_SECONDS = 5.0
+
+CATCH_UP_SECONDS = 30.0
+"""How long the log may take to show an epoch that a replica is fenced at, before it is said to have gone back."""
+
 PATIENCE = 10
 """Rounds without any progress after which a run until idle gives up and says what it waits for."""
 
@@ -110,7 +114,7 @@ class Coordinator:
         self._copier = copier or Copier(bytes_per_second=self._settings.bytes_per_second)
         self._on_progress = on_progress
         self._tally = Tally()
-        fences = Fences(cluster.storage)
+        fences = Fences(cluster.storage, lambda fence: cluster.follower.wait_for_fence(fence, CATCH_UP_SECONDS))
         self.tablets = TabletTrack(cluster, self._copier, fences, self._tally)
         self.resizing = ResizingTrack(cluster, pre_splitter, self.tablets.avoided, measure)
         self.tablets.held = lambda: self.resizing.held

@@ -64,10 +64,14 @@ def barrier_of(transition: Transition, *, required: Iterable[VolumeId] = ()) -> 
 
 
 class Fences:
-    """What is known of the fences of replica tables; kept between rounds so that each is raised once an epoch."""
+    """What is known of the fences of replica tables; kept between rounds so that each is raised once an epoch.
 
-    def __init__(self, storage: Storage) -> None:
+    `reach` is given a fence that is ahead of the metadata, and raises unless the log has what it stands for.
+    """
+
+    def __init__(self, storage: Storage, reach: Callable[[int], object] = lambda _: None) -> None:
         self._storage = storage
+        self._reach = reach
         self._known: dict[ReplicaKey, int] = {}
         self._sessions: dict[ReplicaKey, frozenset[str]] = {}
         self.unreachable: dict[ReplicaKey, str] = {}
@@ -75,7 +79,11 @@ class Fences:
         self._least = Fence(0)
 
     def raise_for(self, metadata: ClusterMetadata, barriers: Iterable[Barrier]) -> None:
-        """Fence every replica of `barriers` at its barrier's epoch or above, with the metadata's sessions."""
+        """Fence every replica of `barriers` at its barrier's epoch or above, with the metadata's sessions.
+
+        Raises LogWentBack for a replica that is fenced at an epoch which the log does not have: it would count as
+        fenced for each step of a history that it has never heard of.
+        """
         need: dict[ReplicaKey, int] = {}
         self._least = metadata.fence_at(0)
         for barrier in barriers:
@@ -97,7 +105,11 @@ class Fences:
             open_here = sessions.get(replica, frozenset())
             return replica, raise_fence(address, metadata.fence, open_sessions=open_here)
 
-        for replica, outcome in ThreadWorkers(THREADS).run(attempt, due):
+        outcomes = list(ThreadWorkers(THREADS).run(attempt, due))
+        ahead = max((fence for _, fence in outcomes if not isinstance(fence, Unreachable)), default=0)
+        if ahead > metadata.fence:
+            self._reach(ahead)
+        for replica, outcome in outcomes:
             if isinstance(outcome, Unreachable):
                 self._known.pop(replica, None)
                 self.unreachable[replica] = outcome.reason

@@ -15,7 +15,7 @@ import msgspec
 from epochlake.jobs.coordinator.fencing import sessions_by_replica
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.outcomes import Unreachable
-from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.upkeep.known_to_replicas import THREADS, Address, addresses, fences, strangers, with_rows
 from epochlake.jobs.upkeep.log_members import from_members, named_at
 from epochlake.jobs.upkeep.log_upkeep import plan_healing
 from epochlake.jobs.workers.threads import ThreadWorkers
@@ -43,16 +43,12 @@ from epochlake.metastore.log.shortening import ShortLog
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AcceptLoss
 from epochlake.metastore.metadata.fence import Fence
-from epochlake.metastore.metadata.model import TableId
 from epochlake.metastore.metastore import Metastore
 from epochlake.metastore.root import Root
 from epochlake.metastore.storage.storage import Storage
-from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.rejections import Code
 
 logger = logging.getLogger(__name__)
-
-THREADS = 16
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -105,20 +101,26 @@ def beyond(cluster: Metastore, *, replicas: bool) -> Look:
     except (CoordinationUnavailable, WrongCluster) as error:
         unasked.append(f"the log was not compared with ZooKeeper: {error}")
     known += [Known("a snapshot", found.incarnation, found.epoch, found.hash) for found in _snapshots(cluster)]
-    for name, found in _fences(cluster.storage, cluster.metadata) if replicas else ():
+    for name, found in fences(cluster.storage, cluster.metadata) if replicas else ():
         if isinstance(found, str):
             unasked.append(f"{name} was not asked: {found}")
         else:
             known.append(Known(f"replica table {name}", found.incarnation, found.epoch))
+    unknown = strangers(cluster.storage, cluster.metadata) if replicas else []
     # The log last: what is committed meanwhile is in it then.
     hashes, metadata = _hashes(cluster), cluster.catch_up()
+    known += [Known(f"replica table {one.name}", one.fence.incarnation, one.fence.epoch) for one in unknown]
+    without = [
+        Known(f"replica table {name}, which has rows", fence.incarnation, fence.epoch)
+        for name, fence in with_rows(metadata, cluster.log, unknown)
+    ]
 
     def is_beyond(one: Known) -> bool:
         if one.hash:
             return one.incarnation >= metadata.identity.incarnation and hashes.get(one.epoch) != one.hash
         return Fence(one.epoch, one.incarnation) > metadata.fence
 
-    return Look(tuple(one for one in known if is_beyond(one)), tuple(unasked))
+    return Look((*(one for one in known if is_beyond(one)), *without), tuple(unasked))
 
 
 def accept_loss(
@@ -311,40 +313,11 @@ def _tell_zookeeper(cluster: Metastore) -> None:
         logger.warning("ZooKeeper was not told: %s", error)
 
 
-def _addresses(storage: Storage, metadata: ClusterMetadata) -> list[tuple[str, TableId, ReplicaAddress]]:
-    """Every replica table there may be: each table with each volume, by name."""
-    return [
-        (
-            f"{table.full_name} on {node.name}/{volume.name}",
-            table.table_id,
-            ReplicaAddress(
-                storage, metadata.identity.cluster_id, volume.volume_id, volume.uri, table.directory, table.table_id
-            ),
-        )
-        for table in metadata.schema.tables.values()
-        for node in metadata.directory.members()
-        for volume in node.volumes
-    ]
-
-
-def _fences(storage: Storage, metadata: ClusterMetadata) -> list[tuple[str, Fence | str]]:
-    """The fence of each replica table that is there, or why it cannot be told."""
-
-    def look(place: tuple[str, TableId, ReplicaAddress]) -> tuple[str, Fence | str] | None:
-        name, _, address = place
-        try:
-            return (name, open_snapshot(address).fence) if storage.exists(address.uri) else None
-        except EpochlakeError as error:
-            return name, str(error)
-
-    return [found for found in ThreadWorkers(THREADS).run(look, _addresses(storage, metadata)) if found is not None]
-
-
 def _fence_all(storage: Storage, metadata: ClusterMetadata) -> tuple[int, list[str]]:
     """Fence every replica table at the present epoch, with the sessions that are open now; how many, and the others."""
     sessions = sessions_by_replica(metadata)
 
-    def fence(place: tuple[str, TableId, ReplicaAddress]) -> str | None:
+    def fence(place: Address) -> str | None:
         name, table_id, address = place
         try:
             if not storage.exists(address.uri):
@@ -355,5 +328,5 @@ def _fence_all(storage: Storage, metadata: ClusterMetadata) -> tuple[int, list[s
         outcome = raise_fence(address, metadata.fence, open_sessions=open_here)
         return f"{name}: {outcome.reason}" if isinstance(outcome, Unreachable) else None
 
-    outcomes = ThreadWorkers(THREADS).run(fence, _addresses(storage, metadata))
+    outcomes = ThreadWorkers(THREADS).run(fence, addresses(storage, metadata))
     return outcomes.count(None), [outcome for outcome in outcomes if outcome]

@@ -167,8 +167,14 @@ class Follower:
         return self._wait_until(lambda metadata: metadata.epoch >= epoch, epoch, timeout, poll_seconds)
 
     def wait_for_fence(self, fence: int, timeout: float) -> ClusterMetadata:
-        """Catch up until what a replica is fenced at is known here, or an incarnation after it. Raises WaitTimeout."""
-        return self._wait_until(lambda metadata: metadata.fence >= fence, Fence.of(fence), timeout, 0.1)
+        """Catch up until what a replica is fenced at is known here, or an incarnation after it.
+
+        Raises LogWentBack: a replica is only ever fenced at an epoch that was committed.
+        """
+        try:
+            return self._wait_until(lambda metadata: metadata.fence >= fence, Fence.of(fence), timeout, 0.1)
+        except WaitTimeout as error:
+            raise LogWentBack(self._position.epoch, Fence.of(fence).epoch, "", "a replica table") from error
 
     def _wait_until(
         self, reached: Callable[[ClusterMetadata], bool], wanted: int, timeout: float, poll_seconds: float

@@ -120,6 +120,14 @@ class EmbeddedZooKeeper:
         watch.start()
         return _connect_string(endpoint)
 
+    def run(self) -> str:
+        """Which run of the server this is: each writes anew where it serves, also in a directory that was restored."""
+        try:
+            written = self._files.endpoint.stat()
+        except OSError:
+            return ""
+        return f"{written.st_ino}:{written.st_mtime_ns}"
+
     def release(self) -> None:
         """End this use. Never raises; the process's end does the same."""
         self._released.set()

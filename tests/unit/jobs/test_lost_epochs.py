@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.coordinator import coordinator
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
+from epochlake.jobs.gate import planning
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.opening import address_of
@@ -405,6 +407,27 @@ def test_a_move_goes_on_in_a_new_incarnation_whatever_the_replicas_were_fenced_a
     acknowledged.append(cluster.write(cluster.pipeline()))
     assert_at_rest(cluster, acknowledged)
     assert {open_snapshot(cluster.address(node)).fence.incarnation for node in "BCX"} == {2}
+
+
+def test_coordinator_writers_and_readers_that_meet_a_fence_beyond_the_log_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_zookeeper(monkeypatch)
+    for module in (planning, coordinator):
+        monkeypatch.setattr(module, "CATCH_UP_SECONDS", 0.05)
+    cluster = placed(tmp_path, FOUR, "ABC", configuration=QUICK)
+    cluster.write(cluster.pipeline())
+    cluster.start("A", "X")
+    before = cluster.metadata
+    raise_fence(cluster.address("B"), before.epoch + 10)
+    said = f"epoch {before.epoch + 10} was known to a replica table"
+    with pytest.raises(LogWentBack, match=said):
+        cluster.round()
+    with pytest.raises(LogWentBack, match=said):
+        cluster.write(cluster.pipeline())
+    with pytest.raises(LogWentBack, match=said):
+        cluster.read(cluster.pipeline(), "ALL")
+    assert cluster.metadata is before
 
 
 def test_repair_and_compaction_work_in_a_new_incarnation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
