@@ -13,14 +13,27 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from epochlake.jobs.replicas.reading import ReadPlan, frame_of, frames_alone, is_told_here, numbered, read_plan
+from epochlake.jobs.replicas.reading import (
+    ReadPlan,
+    columns_named,
+    frame_of,
+    frames_alone,
+    is_told_here,
+    numbered,
+    read_plan,
+)
 from epochlake.jobs.replicas.scanning import Asked, scan_slices
 from epochlake.jobs.replicas.schema import spark_ddl
 from epochlake.jobs.replicas.sections import TASK_ROWS, Run, Task, tasks
-from epochlake.metastore.metadata.model import Column, Table
+from epochlake.metastore.metadata.model import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+TOLD_OR_ANSWERED = 1 << 21
+"""What is as much work as reading token and key of more rows is not told while planning (`reading.TOLD_HERE`): tasks
+read some columns as soon as Spark does, and open each of many files once.
+"""
 
 LEAST_TASK_ROWS = 1 << 18
 """Fewer rows are not worth a task of their own, however many cores there are."""
@@ -32,10 +45,10 @@ def read_asked(spark: SparkSession, table: Table, plan: ReadPlan, asked: Asked) 
     The same rows as `reading.read_plan` shows, and as lazy. Filters on it reach files whose rows need no merge, and
     those only where no filter and no keys were asked for.
     """
-    columns = [_column(table, name) for name in asked.schema.names]
+    columns = columns_named(table, asked.schema.names)
     everything = asked.where is None and asked.keys is None
-    if everything and is_told_here(plan):
-        return read_plan(spark, table, plan).selectExpr(*[f"`{column.name}`" for column in columns])
+    if everything and is_told_here(plan, TOLD_OR_ANSWERED):
+        return read_plan(spark, table, plan, asked.schema.names)
     if everything:
         frames, groups = frames_alone(spark, table, plan, asked.schema.names), list(plan.sections)
     else:
@@ -59,7 +72,3 @@ def _task_rows(spark: SparkSession, groups: Sequence[Sequence[Run]]) -> int:
     rows = sum({run.name: run.copy.file.rows for group in groups for run in group}.values())
     count = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
     return min(max(rows // count, LEAST_TASK_ROWS), TASK_ROWS)
-
-
-def _column(table: Table, name: str) -> Column:
-    return next(column for column in table.columns if column.name == name)

@@ -31,18 +31,18 @@ from epochlake.jobs.replicas.superseding import (
     FILE,
     FIRST,
     SUPERSEDED_DDL,
-    WORD_BITS,
     WORDS,
     Told,
     as_table,
     judged_by,
     tell_superseded,
 )
-from epochlake.jobs.replicas.telling import positions_of, tell_here
+from epochlake.jobs.replicas.telling import positions_of, tell_here, words_of_files
 from epochlake.metastore.metadata.model import Column as TableColumn
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.storage import places
 from epochlake.placement.tokens import TOKEN, Interval
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -57,14 +57,22 @@ _POSITION = "position in the file"
 MOST_TOLD_ROWS = 1 << 28
 """Of how many merged rows it is told which ones count: a bit for each (32 MiB) goes to the driver and each executor."""
 
-TOLD_HERE = 1 << 21
-"""What is as much work as reading token and key of so many rows, this process tells while it plans."""
+TOLD_HERE = 1 << 22
+"""What is as much work as reading token and key of so many rows, this process tells while it plans: once, as it is
+remembered, where tasks of Python would be a stage of each execution.
+"""
 
 NAMED_POSITIONS = 256
 """So few rows that do not count are named in a filter of Spark's scan."""
 
 LOOKED_UP = 64
-"""Of so few parts of files a filter of Spark's scan looks bits up. More are joined with, which costs a stage."""
+"""Of so few files a filter of Spark's scan looks bits up. More are joined with, which costs a stage."""
+
+LOOKED_UP_ROWS = 1 << 24
+"""So many rows these files have at most. There is a bit (2 MiB) for each of them, so that none is beyond the words."""
+
+_NOWHERE = -(1 << 30)
+"""Where the words of a file without any begin: no row of a file leads from there to a word."""
 
 
 class HeldFiles(Protocol):
@@ -119,37 +127,43 @@ def read_files(spark: SparkSession, table: Table, asked: Iterable[Asked], lineag
     return read_plan(spark, table, plan_read(table, asked, lineage))
 
 
-def read_plan(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
-    """The rows of a plan, with exactly the table's columns.
+def read_plan(spark: SparkSession, table: Table, plan: ReadPlan, names: Sequence[str] | None = None) -> DataFrame:
+    """The rows of a plan, with exactly the table's columns, or those of them that are `names`, in this order.
 
     Per key the highest `_written_at` wins, then a tombstone, then the highest file id; a tombstone that wins hides the
     key. The frame keeps showing the pinned snapshots; it fails when a file of them is missing, torn or has a page with
     other bytes than were written. Raises StorageUnavailable, which names the file, where that is found at once.
     """
+    columns = [column.name for column in table.columns] if names is None else names
     if plan.merged and is_told_here(plan):
         told = tell_here(judged_by(table), plan.tasks)
         if sum(one.count for one in told) <= NAMED_POSITIONS:
-            return _without(spark, table, plan, _named(positions_of(told)))
-        if len(told) <= LOOKED_UP:
-            return _without(spark, table, plan, _looked_up(spark, told))
-        return _rows_of(spark, table, plan, partial(_not_superseded, told=told))
+            return _without(spark, table, plan, columns, _named(positions_of(told)))
+        rows = {run.name: run.copy.file.rows for run in _merged_runs(plan)}
+        files = {one.file for one in told}
+        if len(files) <= LOOKED_UP and sum(rows[name] for name in files) <= LOOKED_UP_ROWS:
+            return _without(spark, table, plan, columns, _looked_up(spark, words_of_files(told, rows)))
+        return _rows_of(spark, table, plan, columns, partial(_not_superseded, told=told))
     merged_rows = sum({run.name: run.copy.file.rows for run in _merged_runs(plan)}.values())
-    return _rows_of(spark, table, plan, _not_superseded if merged_rows <= MOST_TOLD_ROWS else _ranked)
+    return _rows_of(spark, table, plan, columns, _not_superseded if merged_rows <= MOST_TOLD_ROWS else _ranked)
 
 
 def read_ranked(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
     """`read_plan` in the way that has no limit, and is slower: a shuffle brings all versions of a key together."""
-    return _rows_of(spark, table, plan, _ranked)
+    return _rows_of(spark, table, plan, [column.name for column in table.columns], _ranked)
 
 
 def _rows_of(
-    spark: SparkSession, table: Table, plan: ReadPlan, merge: Callable[[SparkSession, Table, ReadPlan], DataFrame]
+    spark: SparkSession,
+    table: Table,
+    plan: ReadPlan,
+    names: Sequence[str],
+    merge: Callable[[SparkSession, Table, ReadPlan], DataFrame],
 ) -> DataFrame:
-    names = [column.name for column in table.columns]
     frames = _unmerged(spark, table, plan.plain, plan.filtered, names)
     if plan.merged:
         frames.append(merge(spark, table, plan).selectExpr(*_quoted(names)))
-    return frame_of(spark, table.columns, frames)
+    return frame_of(spark, columns_named(table, names), frames)
 
 
 def frames_alone(spark: SparkSession, table: Table, plan: ReadPlan, names: Sequence[str]) -> list[DataFrame]:
@@ -162,6 +176,12 @@ def frame_of(spark: SparkSession, columns: Sequence[TableColumn], frames: Sequen
     return _union(frames) if frames else spark.createDataFrame([], spark_ddl(columns))
 
 
+def columns_named(table: Table, names: Iterable[str]) -> list[TableColumn]:
+    """The columns of a table with these names, in this order."""
+    columns = {column.name: column for column in table.columns}
+    return [columns[name] for name in names]
+
+
 def numbered(spark: SparkSession, count: int) -> DataFrame:
     """The numbers of tasks, 0 to `count` - 1, each in a partition of its own."""
     return spark.range(0, count, numPartitions=count)
@@ -171,11 +191,13 @@ def _unmerged(
     spark: SparkSession, table: Table, plain: Iterable[Scan], filtered: Iterable[Scan], names: Sequence[str]
 ) -> list[DataFrame]:
     frames = [scan_rows(spark, table, scan) for scan in plain]
-    frames += [_live(scan_rows(spark, table, scan)) for scan in filtered]
+    frames += [scan_rows(spark, table, scan, live=True) for scan in filtered]
     return [frame.selectExpr(*_quoted(names)) for frame in frames]
 
 
-def _without(spark: SparkSession, table: Table, plan: ReadPlan, superseded: Column | None) -> DataFrame:
+def _without(
+    spark: SparkSession, table: Table, plan: ReadPlan, names: Sequence[str], superseded: Column | None
+) -> DataFrame:
     """The rows of a plan but for those that are `superseded`, which its scan finds out.
 
     Files that can hold the same key are scanned with those that cannot: each scan costs as much as reading many rows.
@@ -185,50 +207,51 @@ def _without(spark: SparkSession, table: Table, plan: ReadPlan, superseded: Colu
     paths: dict[tuple[Interval, ...], list[str]] = defaultdict(list)
     for scan in (*beside, *plan.merged):
         paths[scan.intervals] += scan.paths
-    frames = [scan_rows(spark, table, Scan(tuple(found), intervals)) for intervals, found in sorted(paths.items())]
-    if deletes:
-        frames = [_live(frame) for frame in frames]
+    scans = [Scan(tuple(found), intervals) for intervals, found in sorted(paths.items())]
+    frames = [scan_rows(spark, table, scan, live=deletes) for scan in scans]
     if superseded is not None:
         frames = [frame.where(~superseded) for frame in frames]
-    frames += [scan_rows(spark, table, scan) if deletes else _live(scan_rows(spark, table, scan)) for scan in apart]
-    names = _quoted(column.name for column in table.columns)
-    return _union([frame.selectExpr(*names) for frame in frames])
+    frames += [scan_rows(spark, table, scan, live=not deletes) for scan in apart]
+    return _union([frame.selectExpr(*_quoted(names)) for frame in frames])
 
 
 def _named(positions: Mapping[str, Sequence[int]]) -> Column | None:
-    """Whether a row is at one of these positions, by the file's name; None where there are none."""
+    """Whether a row is at one of these positions, by the file's name; None where there are none.
+
+    Numbers are compared first: few rows are at a position that is named for any file, and comparing names takes longer.
+    """
     from pyspark.sql import functions as F
 
     if not positions:
         return None
     return F.expr(
         " OR ".join(
-            f"_metadata.file_name = '{name}' AND _metadata.row_index IN ({', '.join(map(str, at))})"
+            f"_metadata.row_index IN ({', '.join(map(str, at))}) AND _metadata.file_name = '{name}'"
             for name, at in positions.items()
         )
     )
 
 
-def _looked_up(spark: SparkSession, told: Sequence[Told]) -> Column:
-    """Whether a row does not count, by its bit among the words of all that was told, one after the other.
+def _looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]]) -> Column:
+    """Whether a row does not count, by its bit among the `words` of all files, one file after the other.
 
     The words are a scalar subquery of rows that this process has: that costs no stage, and plans stay short to read.
+    However many files there are, the expression is small: every rule of the optimiser pays for each node of it.
     """
     from pyspark.sql import functions as F
 
-    words = [one.words for one in told]
-    ends = np.cumsum([len(one) for one in words])
-    one_row = pa.table({WORDS: pa.ListArray.from_arrays([0, int(ends[-1])], pa.array(np.concatenate(words)))})
-    at, place = F.col("_metadata.row_index"), ""
-    for one, end in zip(told, ends.tolist(), strict=True):
-        begin = end - len(one.words) - one.first // WORD_BITS
-        place += (
-            f" WHEN _metadata.file_name = '{one.file}' AND _metadata.row_index BETWEEN {one.first} AND {one.last}"
-            f" THEN {begin}"
-        )
-    word = F.shiftright(at, 6).cast("int") + F.expr(f"CASE{place} END")
-    bits = F.get(spark.createDataFrame(one_row).select(f"`{WORDS}`").scalar(), word)
-    return F.coalesce(F.getbit(bits, at.bitwiseAND(63).cast("int")) == 1, F.lit(False))
+    every = np.concatenate(list(words.values()))
+    one_row = pa.table({WORDS: pa.ListArray.from_arrays([0, len(every)], pa.array(every))})
+    begins = np.cumsum([0, *(len(one) for one in words.values())]).tolist()[:-1]
+    names = ", ".join(f"'{name}'" for name in words)
+    begin = f"get(array({', '.join(map(str, [_NOWHERE, *begins]))}), " + (
+        f"cast(array_position(array({names}), _metadata.file_name) as int))"
+    )
+    word = F.get(
+        spark.createDataFrame(one_row).scalar(), F.expr(f"cast(shiftright(_metadata.row_index, 6) as int) + {begin}")
+    )
+    # Null, and not 1, where no word is told of a file.
+    return F.getbit(word, F.expr("cast(_metadata.row_index & 63 as int)")).eqNullSafe(1)
 
 
 def _quoted(names: Iterable[str]) -> list[str]:
@@ -333,8 +356,8 @@ def joined(asked: Iterable[Asked]) -> list[Asked]:
     return found
 
 
-def scan_rows(spark: SparkSession, table: Table, scan: Scan) -> DataFrame:
-    """The rows of the files of a scan, with the table's columns and the system columns."""
+def scan_rows(spark: SparkSession, table: Table, scan: Scan, *, live: bool = False) -> DataFrame:
+    """The rows of the files of a scan, with the table's columns and the system columns; `live`: but for deletes."""
     columns = file_columns(table)
     rows = (
         spark.read.schema(_schema_of(table, columns))
@@ -349,7 +372,9 @@ def scan_rows(spark: SparkSession, table: Table, scan: Scan) -> DataFrame:
     )
     if columns is not None:
         rows = columns.named(rows, (TOKEN, WRITTEN_AT, DELETED))
-    return rows.where(_within(scan.intervals)) if scan.intervals else rows
+    conditions = [_within(scan.intervals)] if scan.intervals else []
+    conditions += [f"NOT `{DELETED}`"] if live else []
+    return rows.where(" AND ".join(conditions)) if conditions else rows
 
 
 def _schema_of(table: Table, columns: FileColumns | None) -> StructType | str:
@@ -359,10 +384,9 @@ def _schema_of(table: Table, columns: FileColumns | None) -> StructType | str:
     return columns.spark_schema(_SYSTEM_DDL)
 
 
-def _within(intervals: Sequence[Interval]) -> Column:
-    from pyspark.sql import functions as F
-
-    return reduce(lambda one, other: one | other, [F.col(TOKEN).between(low, high) for low, high in intervals])
+def _within(intervals: Sequence[Interval]) -> str:
+    """Whether a row is in one of these, as a condition of SQL."""
+    return f"({' OR '.join(f'`{TOKEN}` BETWEEN {low}L AND {high}L' for low, high in intervals)})"
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
@@ -380,9 +404,9 @@ def _merged_runs(plan: ReadPlan) -> Iterator[Run]:
     return (run for task in plan.tasks for piece in task for run in piece.runs)
 
 
-def is_told_here(plan: ReadPlan) -> bool:
+def is_told_here(plan: ReadPlan, at_most: int = TOLD_HERE) -> bool:
     """Whether so little has to be told of a plan's rows that no task is worth it."""
-    return work_of(plan.tasks) <= TOLD_HERE
+    return work_of(plan.tasks) <= min(at_most, TOLD_HERE)
 
 
 def _has_deletes(plan: ReadPlan) -> bool:

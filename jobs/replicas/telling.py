@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from epochlake.jobs.replicas import superseding
 from epochlake.jobs.replicas.sections import Slice, Task
-from epochlake.jobs.replicas.superseding import Told
+from epochlake.jobs.replicas.superseding import WORD_BITS, Told
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.placement.tokens import Interval
+from numpy.typing import NDArray
 
 MOST_REMEMBERED = 64 << 20
 """Bytes of what was told that are remembered; what nobody has asked for the longest is forgotten first."""
@@ -93,6 +95,20 @@ def positions_of(told: Sequence[Told]) -> dict[str, list[int]]:
     for one in told:
         found[one.file] += one.positions.tolist()
     return dict(found)
+
+
+def words_of_files(told: Sequence[Told], rows: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
+    """Words, as in `Told`, for all rows of each file of which something is told; files with the most rows first.
+
+    `rows`: how many each of these files has, by its name. Whoever looks for a file's name finds that of most rows soon.
+    """
+    names = sorted({one.file for one in told}, key=lambda name: (-rows[name], name))
+    words = {name: np.zeros(-(-rows[name] // WORD_BITS), np.int64) for name in names}
+    for one in told:
+        begin = one.first // WORD_BITS
+        # Two slices of a file may tell of rows in the same word.
+        words[one.file][begin : begin + len(one.words)] |= one.words
+    return words
 
 
 def _key(told_by: Sequence[str], piece: Slice) -> SliceKey:

@@ -11,7 +11,7 @@ from epochlake.jobs.replicas import superseding
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.sections import Run, sections, tasks
 from epochlake.jobs.replicas.superseding import WORD_BITS, Told
-from epochlake.jobs.replicas.telling import Memory, SliceKey, positions_of, tell_here
+from epochlake.jobs.replicas.telling import Memory, SliceKey, positions_of, tell_here, words_of_files
 from epochlake.metastore.errors import StorageUnavailable
 
 from tests.support.files import stored_versions
@@ -54,6 +54,27 @@ def test_what_is_remembered_is_what_files_say(replica: ReplicaAddress, seed: int
         assert told_of(some, task_rows) == told_anew(some, task_rows)
         if dice.random() < 0.1:
             replica.storage.kept(Memory).clear()
+
+
+def test_words_of_files_have_the_bits_of_all_that_was_told(replica: ReplicaAddress, seed: int) -> None:
+    """However small the slices are, of which several tell of rows in one word; and no row is beyond a file's words."""
+    dice = random.Random(seed)
+    runs = batches(replica, dice, 4)
+    rows = {run.name: run.copy.file.rows for run in runs}
+    for task_rows in (20, 100, 500, 10_000):
+        told = tell_here((), tasks(sections(runs), task_rows))
+        words = words_of_files(told, rows)
+        found = {}
+        for name, ones in words.items():
+            assert len(ones) * WORD_BITS >= rows[name]
+            bits = np.array([ones[at // WORD_BITS] >> (at % WORD_BITS) & 1 for at in range(rows[name])])
+            found[name] = np.flatnonzero(bits).tolist()
+        assert found == {name: sorted(at) for name, at in positions_of(told).items()}
+
+
+def test_words_of_the_largest_files_come_first() -> None:
+    told = [Told(name, 0, 0, np.ones(1, np.int64), 1) for name in ("few", "many", "some")]
+    assert list(words_of_files(told, {"few": 1, "some": 70, "many": 700})) == ["many", "some", "few"]
 
 
 def test_files_that_were_told_of_are_not_looked_at_again(replica: ReplicaAddress, seed: int) -> None:
