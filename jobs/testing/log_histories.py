@@ -234,7 +234,8 @@ def _keep_up(world: World, cluster: Cluster, operation: Operation, seen: list[Se
         case "compact log":
             compact_log(cluster)
             twice = cluster.log_place.delta().stored_twice()
-            return [f"the epochs {twice.ranges} are stored more than once"] if twice.ranges else []
+            found = [f"the epochs {twice.ranges} are stored more than once"] if twice.ranges else []
+            return found + _only_in_memory(world)
         case "verify":
             # While storage fails, what cannot be read now says nothing.
             return [one for one in _findings(world, cluster) if "code='unreadable'" not in one]
@@ -247,6 +248,21 @@ def _keep_up(world: World, cluster: Cluster, operation: Operation, seen: list[Se
         case unknown:
             raise ValueError(f"nobody knows the operation {unknown!r}")
     return []
+
+
+def _only_in_memory(world: World) -> list[str]:
+    """Commits of the log that were deleted, and that no checkpoint stands for which a power cut would leave."""
+    if world.folder is None:
+        return []
+    directory = f"{ROOT}/log/_delta_log"
+    names = [name for name in world.disk.names(directory) if name[:20].isdigit()]
+    first = min((int(name[:20]) for name in names if _COMMIT.search(f"/_delta_log/{name}")), default=0)
+    whole = [
+        int(name[:20]) for name in names if ".checkpoint" in name and world.cuttable.is_durable(f"{directory}/{name}")
+    ]
+    if first <= max(whole, default=-1) + 1:
+        return []
+    return [f"the commits of the log before {first} were deleted, and no checkpoint of them is on the disk"]
 
 
 def _commit_elsewhere(world: World) -> list[str]:

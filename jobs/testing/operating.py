@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from epochlake.jobs import administration
 from epochlake.jobs.administration.operators import OptionChanges
@@ -20,16 +21,19 @@ from epochlake.jobs.upkeep.log_upkeep import compact_log
 from epochlake.jobs.upkeep.repair import RepairReport, repair
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.verification import verify
-from epochlake.metastore.metadata.events import NewTransition, StartTransitions
+from epochlake.metastore.metadata.events import AdvanceTransitions, NewTransition, StageChange, StartTransitions
 from epochlake.metastore.metadata.model import PlacementKind, VolumeId
 from epochlake.placement.rejections import Code
-from epochlake.placement.tablets.transitions import Kind
+from epochlake.placement.tablets.transitions import BACKWARD, Kind, Stage
 
 KINDS = (*OPERATIONS, *UPKEEP)
 """What is understood here."""
 
 SHUTTLES = 8
 """So often a replica goes to and fro in one operation, at most."""
+
+WAVERING_SECONDS = 0.5
+"""So long writes may come to a new replica until it is taken back."""
 
 KEPT_SECONDS = 1e6
 """For so long a dropped table can be restored: for longer than clocks go wrong."""
@@ -77,6 +81,8 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
             _shift(cluster, operation.number)
         case "shuttle":
             _shuttle(cluster, operation.number)
+        case "waver":
+            _waver(cluster, operation.number)
         case "come and go":
             _come_and_go(cluster, operation.number)
         case "drop and restore":
@@ -89,6 +95,9 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
             return repair(cluster, TABLE)
         case "repair bytes":
             return repair(cluster, TABLE, check_bytes=True)
+        case "compact some":
+            grace = 0.0 if operation.on else 3600.0
+            compact(cluster, TABLE, policy=SOMETHING, tombstone_grace_seconds=grace)
         case "compact":
             policies = {0: None, 1: SOMETHING}
             policy = policies.get(operation.number, EVERYTHING)
@@ -172,11 +181,7 @@ def _shuttle(cluster: Cluster, number: int) -> None:
         return
     leaving, pending = moves[number % len(moves)]
     for _ in range(SHUTTLES):
-        for _ in range(PATIENCE):
-            metadata = cluster.catch_up()
-            if not metadata.tablets.transitions:
-                break
-            cluster.wait_for_news(metadata.epoch, 1.0)
+        _wait_for_rest(cluster)
         moves = _moves(cluster, number)
         if (leaving, pending) not in moves:
             leaving, pending = pending, leaving
@@ -184,6 +189,43 @@ def _shuttle(cluster: Cluster, number: int) -> None:
             return
         _start(cluster, number, leaving, pending)
         leaving, pending = pending, leaving
+
+
+def _waver(cluster: Cluster, number: int) -> None:
+    """Let a replica go to another node a few times, and each time take that back once before it goes."""
+    moves = _moves(cluster, number)
+    if not moves:
+        return
+    leaving, pending = moves[number % len(moves)]
+    for turn in range(2 * SHUTTLES):
+        _wait_for_rest(cluster)
+        if (leaving, pending) not in _moves(cluster, number):
+            return
+        _start(cluster, number, leaving, pending)
+        if turn % 2:
+            leaving, pending = pending, leaving
+            continue
+        for _ in range(PATIENCE):
+            metadata = cluster.catch_up()
+            moving = next(iter(metadata.tablets.transitions.values()), None)
+            if moving is None or moving.error is not None:
+                break
+            if moving.stage is Stage.WRITE_BOTH_READ_OLD and cluster.wait_for_news(metadata.epoch, WAVERING_SECONDS):
+                continue
+            if moving.stage in (Stage.WRITE_BOTH_READ_OLD, Stage.STREAMING):
+                back = StageChange(*moving.key, moving.stage, BACKWARD[moving.stage], error="wavered")
+                with suppress(Rejected):  # it is further by now
+                    cluster.commit(AdvanceTransitions((back,)))
+            else:
+                cluster.wait_for_news(metadata.epoch, 1.0)
+
+
+def _wait_for_rest(cluster: Cluster) -> None:
+    for _ in range(PATIENCE):
+        metadata = cluster.catch_up()
+        if not metadata.tablets.transitions:
+            return
+        cluster.wait_for_news(metadata.epoch, 1.0)
 
 
 def _moves(cluster: Cluster, number: int) -> list[tuple[VolumeId, VolumeId]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from urllib.parse import unquote
 
@@ -22,6 +22,7 @@ from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing import change_histories
 from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHistory
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
+from epochlake.jobs.testing.keeping import Kept
 from epochlake.jobs.testing.misplacing import misplaced
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.operating import operate
@@ -36,6 +37,7 @@ from epochlake.jobs.testing.row_scenarios import (
     forgets_deletes,
     harmed,
     is_compacted,
+    is_kept_for,
     is_one_range,
     must_stay_for,
     operations_of,
@@ -134,6 +136,13 @@ class _Accesses:
             gate.write(rows, gate.planning.table(TABLE), operation.level, operation.name)
             self.wrong.append(f"{gate.name} was told that the batch {operation.name} has other rows than were written")
 
+    def _has_damaged_end(self, path: str, began: float) -> bool:
+        """Whether a data file is as a flipped bit has left it before, in what whoever plans a read looks at."""
+        damaged = self._world.rotted_ends.get(path)
+        if damaged is None or self._world.rotted[path] >= began or self._world.disk.status(path) is None:
+            return False
+        return self._world.disk.read(path) == damaged
+
     def _is_gone(self, uri: str) -> bool:
         return self._world.disk.status(_path(uri)) is None
 
@@ -151,6 +160,10 @@ class _Accesses:
         if gate.planning.metadata.epoch < known:
             told = gate.planning.metadata.epoch
             self.wrong.append(f"{gate.name} has planned a read at epoch {told}, and {known} was known before it began")
+        if too_much := self._holdings.is_shown_too_much(plan, gate.planning.metadata):
+            self.wrong.append(f"{gate.name} {too_much}")
+        if damaged := [path for path in map(_path, paths_of(plan)) if self._has_damaged_end(path, began)]:
+            self.wrong.append(f"{gate.name} has planned to read {damaged[0]}, whose end was damaged before it began")
         if hold:
             self._world.scheduler.sleep(hold)
             now += hold
@@ -194,8 +207,10 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             forgets=forgets,
             loses_power=any(fault.kind == "power cut" for fault in scenario.faults),
         )
-        steps = Steps(world, harmed(scenario))
+        steps = Steps(world, harmed(scenario), damaged_places(scenario))
         accesses = _Accesses(world, holdings, partial(must_stay_for, scenario))
+        loses = bool(harmed(scenario)) or any(fault.kind == "power cut" for fault in scenario.faults)
+        kept = Kept(world, holdings.replicas, partial(is_kept_for, scenario), loses=loses)
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
             match player.part.role:
@@ -204,7 +219,8 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                 case "pipeline":
                     operations = waited(playing, player, thread)
                     for first in operations:
-                        with Gate(cluster, world.scheduler.current.process.name) as gate:
+                        name = world.scheduler.current.process.name
+                        with Gate(cluster, name) as gate, kept.living(name):
                             for operation in itertools.chain([first], operations):
                                 if operation.kind in PIPELINES:
                                     break
@@ -220,7 +236,8 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                 case _:
                     for operation in waited(playing, player, thread):
                         before = holdings.acknowledged
-                        report = operate(cluster, partial(new_volume, world), operation)
+                        with kept.cleaning() if operation.kind == "vacuum" else nullcontext():
+                            report = operate(cluster, partial(new_volume, world), operation)
                         if report is not None and report.complete:
                             holdings.everywhere(before, report.epoch)
 
@@ -235,7 +252,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             playing.nemesis.done,
             playing.outcomes,
             playing.coverage,
-            [*playing.unexpected, *steps.wrong, *holdings.missing, *accesses.wrong],
+            [*playing.unexpected, *steps.wrong, *holdings.missing, *accesses.wrong, *kept.wrong],
             whole=is_one_range(scenario),
             append_only=scenario.settings.append_only,
             in_time=not forgets or all_are_announced(scenario),
@@ -346,13 +363,16 @@ def as_many_as_there_are(cluster: Cluster, scenario: Scenario) -> Iterator[None]
 
 
 def _over_damage(do: Callable[[Gate], None], cluster: Cluster, name: str) -> None:
-    """Read or write as somebody does who tries again where a file was found damaged: it is known from then on."""
-    for _ in range(MOST_DAMAGED):
+    """Read or write as somebody does who tries again where a file was found damaged: it is known from then on. Raises
+    ReadDisturbed where it is not.
+    """
+    for left in reversed(range(MOST_DAMAGED)):
         try:
             with Gate(cluster, name) as gate:
                 return do(gate)
         except ReadDisturbed:
-            continue
+            if not left:
+                raise
 
 
 def new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, int]]]:

@@ -5,7 +5,7 @@ two steps, and what others do meanwhile.
 from __future__ import annotations
 
 from epochlake.jobs.testing.nemesis import MOUNTS
-from epochlake.jobs.testing.themes import KEYS, OTHER_ROWS, Lying, Theme
+from epochlake.jobs.testing.themes import KEYS, OTHER_ROWS, SOME, WIDE, Lying, Theme
 
 BLIND_COORDINATORS = Theme(
     seconds=(4.0, 8.0),
@@ -69,9 +69,9 @@ SLOW_EYES = Theme(
         Lying(
             ("pause",),
             ("pipeline",),
-            ("log read, done", "zookeeper getdata, done", "volume read", "volume list", "volume look at"),
-            (8, 16, 24),
-            (0.8, 3.0),
+            (*["log read, done"] * 3, "volume read"),
+            (16, 24, 40),
+            (0.5, 1.5),
             ("", "tablet allow_write_both_read_old", "tablet streaming", "tablet write_both_read_new"),
         ),
     ),
@@ -169,28 +169,28 @@ COMPACTED_BATCHES = Theme(
 """Batches that come again when their files have been merged, and then deleted."""
 
 HOLDING = Theme(
-    seconds=(30.0, 45.0),
+    seconds=(12.0, 18.0),
     tables=1.0,
     keys=(1, 3),
-    paces=(2.0,),
+    paces=(1.0,),
     operations=("balance",),
     operator_paces=(60.0,),
     upkeep=("compact", "compact", "vacuum", "vacuum"),
     tablets=(1, 2),
     replication=(3, 2),
-    accesses=("write", "write", "read late", "read late", "new pipeline"),
+    accesses=("write", "write", "read late", "read late", "read"),
     pipelines=(2, 3),
     keepers=(2,),
-    upkeep_paces=(1.0, 2.0),
+    upkeep_paces=(0.5, 1.0),
     holds=(20.0,),
-    clock_margins=(1.0,),
+    clock_margins=(5.0,),
 )
 """Reads that take their time, of what others merge and clean up."""
 
 HOLDING_CUT_OFF = HOLDING._replace(
-    seconds=(40.0, 60.0),
+    seconds=(20.0, 28.0),
     lying=(
-        Lying(("cut",), ("pipeline",), ("zookeeper getdata", "volume read", "volume write"), (1, 2, 3), (15.0, 40.0)),
+        Lying(("cut",), ("pipeline",), ("zookeeper getdata", "volume read", "volume write"), (1, 2, 3), (12.0, 24.0)),
     ),
     session=1.5,
 )
@@ -436,11 +436,224 @@ ROTTEN_MERGES = Theme(
 )
 """Files that rot right before they are merged."""
 
+FOLLOWED_WRITES = Theme(
+    seconds=(4.0, 8.0),
+    keys=(2, KEYS),
+    paces=(0.3,),
+    operations=("balance", "shift"),
+    operator_paces=(4.0,),
+    upkeep=("repair",),
+    sights=("most", "all", "few"),
+    replication=(3,),
+    accesses=(*["write"] * 4, "delete", "batch", "batch again", "read"),
+    pipelines=(2, 4),
+    levels=("QUORUM", "QUORUM", "ALL"),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("kill", "pause", "pause", "access fails"),
+            ("pipeline", "upkeep", "follower"),
+            ("root link", "root link, done", "volume link, done", "volume link", "root rename to, done"),
+            (2, 6, 12),
+            (0.5, 3.0),
+        ),
+    ),
+    append_only=0.3,
+    followed=1.0,
+)
+"""Writes whose changes are followed, by pipelines that die or stand still between what they land and what they tell."""
+
+WAVERING = Theme(
+    seconds=(6.0, 9.0),
+    keys=(4, KEYS),
+    paces=(0.1,),
+    operations=("waver",),
+    operator_paces=(0.3,),
+    sights=("most",),
+    replication=(3, 2),
+    accesses=(*["write"] * 4, "batch"),
+    pipelines=(3, 4),
+    levels=("ALL",),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("pause",),
+            ("coordinator",),
+            ("zookeeper setdata", "volume link", "volume read"),
+            (12, 24),
+            (0.5, 1.0),
+            ("tablet write_both_read_old",),
+        ),
+    ),
+    append_only=0.5,
+    attempts=(12,),
+)
+"""Changes that are taken back and begin again, while writes to all replicas wait for the one that is to leave, which
+their machine does not see: what the pending replica has acknowledged it has dropped, and gets again without.
+"""
+
+NARROW_AND_WIDE = Theme(
+    seconds=(6.0, 9.0),
+    keys=(4, KEYS),
+    paces=(0.1,),
+    operations=("replication",),
+    operator_paces=(0.4,),
+    tablets=(0,),
+    replication=(3,),
+    accesses=("write",),
+    pipelines=(3, 4),
+    levels=("ALL",),
+    coordinators=(1,),
+    lying=(
+        Lying(MOUNTS, ("pipeline",), ("volume link", "volume read", "volume link, done"), (12, 24), (0.8, 3.0)),
+        Lying(
+            ("pause",),
+            ("coordinator",),
+            ("volume rename to", "volume link", "zookeeper create"),
+            (8, 16),
+            (0.3, 1.0),
+            ("change_replication before MID", "change_replication before MID", "change_replication before START"),
+        ),
+    ),
+    append_only=0.5,
+    attempts=(12,),
+)
+"""Ranges that get fewer replicas and more again, while writes to all of them wait for one that is out of reach."""
+
+HALF_MERGED = Theme(
+    seconds=(4.0, 7.0),
+    tables=1.0,
+    keys=(KEYS,),
+    paces=(0.1, 0.3),
+    operations=("balance",),
+    operator_paces=(20.0,),
+    upkeep=("compact",),
+    tablets=(1, 1, 0),
+    replication=(3, 3, 2),
+    accesses=("write", "write", "read", "read"),
+    pipelines=(2, 3),
+    upkeep_paces=(0.3, 0.6),
+    levels=("QUORUM", "ALL"),
+    read_levels=("QUORUM",),
+    coordinators=(1,),
+    lying=(Lying(("pause", "access fails"), ("upkeep",), ("volume link",), (12, 24), (0.3, 1.0)),),
+    append_only=1.0,
+)
+"""Rows that are never replaced, read while some replicas have a merged file and others what it stands for."""
+
+HALF_FORGOTTEN = Theme(
+    seconds=(4.0, 7.0),
+    tables=1.0,
+    keys=(1, 2),
+    paces=(0.3,),
+    operations=("balance",),
+    operator_paces=(20.0,),
+    upkeep=(SOME,),
+    replication=(2, 3),
+    accesses=(WIDE, "delete", "delete", "delete", "read"),
+    pipelines=(1, 2),
+    upkeep_paces=(0.4,),
+    levels=("ALL",),
+    coordinators=(1,),
+    append_only=0.0,
+    hasty=1.0,
+)
+"""Deletes that are put together with other deletes, and not with the large files of what they delete."""
+
+LOST_ANSWERS = Theme(
+    seconds=(6.0, 9.0),
+    keys=(2, 4),
+    paces=(0.05,),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    replication=(3, 2),
+    accesses=("write",),
+    pipelines=(3, 4),
+    levels=("ALL",),
+    coordinators=(1,),
+    lying=(
+        Lying(("access fails",), ("pipeline",), ("volume link, done",), (24, 40)),
+        Lying(
+            ("pause",),
+            ("pipeline",),
+            ("volume list", "volume read", "volume look at"),
+            (16, 32),
+            (1.0, 3.0),
+            ("tablet allow_write_both_read_old", "tablet use_new", "tablet streaming"),
+        ),
+    ),
+    append_only=0.5,
+)
+"""Commits whose answers are lost, by those who stand still before they look whether they have landed."""
+
+SOURCES = Theme(
+    seconds=(4.0, 7.0),
+    keys=(2,),
+    paces=(0.3,),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    replication=(3, 2),
+    accesses=("write", "read"),
+    pipelines=(1, 2),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("access fails",),
+            ("coordinator",),
+            ("volume link", "volume write", "volume read"),
+            (12, 24),
+            during=("tablet streaming",),
+        ),
+    ),
+)
+"""Replicas that rows are streamed from, and that could not be fenced right before."""
+
+SWEEPS = Theme(
+    seconds=(6.0, 10.0),
+    keys=(KEYS,),
+    paces=(0.2,),
+    operations=("add", "add", "add", "move", "leave"),
+    operator_paces=(0.3, 0.6),
+    tablets=(0,),
+    replication=(2, 3),
+    accesses=("write", "write", "read"),
+    pipelines=(1, 2),
+    levels=("ALL",),
+    coordinators=(1, 2),
+)
+"""Nodes that come and go at the same time: what one leaves behind is swept while another one gets rows."""
+
+ROTTEN_CUTS = Theme(
+    seconds=(5.0, 8.0),
+    keys=(KEYS,),
+    paces=(0.3,),
+    operations=("add", "leave", "move"),
+    operator_paces=(0.4,),
+    tablets=(0,),
+    replication=(2, 2, 3),
+    accesses=("write", "write", "read"),
+    pipelines=(1, 2),
+    levels=("ALL",),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("flipped bit",),
+            ("coordinator",),
+            ("log append, done", "zookeeper setdata", "volume read", "volume link, done"),
+            (8, 16, 24),
+            during=("join before MID", "leave before MID", "move before MID"),
+        ),
+    ),
+    append_only=0.5,
+)
+"""Files that rot right before pieces are cut of them."""
+
 RULES = (BLIND_COORDINATORS, OUT_OF_REACH, LOST_FENCES, SLOW_EYES, LATE_HANDS, BACK_AND_AGAIN, HALF_BATCHES, SHELVING)
 """Those that are drawn with all others."""
 
 BY_NAME_ONLY = (
     *(COMPACTED_BATCHES, HOLDING, HOLDING_CUT_OFF, LATE_COMMITS, HALF_REBUILT, LOST_AND_READ, LOST_MEANWHILE),
-    *(LATE_REPAIRS, PREPARED_TWICE, GIVEN_UP, ROTTEN_SOURCES, ROTTEN_MERGES),
+    *(LATE_REPAIRS, PREPARED_TWICE, GIVEN_UP, ROTTEN_SOURCES, ROTTEN_MERGES, ROTTEN_CUTS),
+    *(WAVERING, NARROW_AND_WIDE, HALF_MERGED, HALF_FORGOTTEN, SOURCES, SWEEPS, FOLLOWED_WRITES, LOST_ANSWERS),
 )
 """Those that had too few histories yet to be drawn where nobody asks for them."""
