@@ -9,6 +9,7 @@ asked but who is read.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -21,6 +22,9 @@ from epochlake.jobs.testing.world import World
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, TabletKey, VolumeId
 from epochlake.metastore.metadata.placements import TablePlacements
+
+_WHOLE = re.compile(r"[0-9a-f-]+\.parquet")
+"""What files are called that were not cut: each replica cuts its own pieces."""
 
 
 class Acknowledged(NamedTuple):
@@ -57,6 +61,7 @@ class Holdings:
         self._acknowledged: dict[Acknowledged, None] = {}
         self._deleted: set[int] = set()
         self._files: dict[bytes, tuple[Row, ...]] = {}
+        self._bytes: dict[str, bytes] = {}
         self._times: dict[tuple[int, str | None], int] = {}
         self._replicas: dict[str, ReplicaFiles] = {}
         self._arrived: dict[tuple[TabletKey, int], dict[Acknowledged, None]] = {}
@@ -346,11 +351,23 @@ class Holdings:
         try:
             found: dict[int, list[Row]] = {}
             for file in replica.live_files():
-                for row in self._rows(f"{replica.path}/{file}"):
+                path = f"{replica.path}/{file}"
+                self._compare(path)
+                for row in self._rows(path):
                     found.setdefault(row.key, []).append(row)
         except Unreadable:
             return None
         return found
+
+    def _compare(self, path: str) -> None:
+        """A file is the same wherever it is copied, but for copies that something has damaged."""
+        name = path.rpartition("/")[2]
+        if self._loses_power or path in self._world.rotted or not _WHOLE.fullmatch(name):
+            return
+        data = read(self._world, path)
+        if self._bytes.setdefault(name, data) != data:
+            self._bytes[name] = data
+            self.missing.append(f"{path} has other bytes than it was written with, and nothing has damaged it")
 
     def _rows(self, path: str) -> tuple[Row, ...]:
         data = read(self._world, path)

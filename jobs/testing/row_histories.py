@@ -472,10 +472,12 @@ def _of_space(world: World, metadata: ClusterMetadata, destroyed: Collection[str
     # What was declared lost nobody opens any more.
     lost = {volume.uri for node in metadata.directory.nodes.values() if node.lost for volume in node.volumes}
     tables = {f"{table.directory}/{table.table_id}" for table in metadata.schema.tables.values()}
+    # What is kept for longer than this was to be restored, and could not be.
+    kept = {f"{one.table.directory}/{one.table.table_id}" for one in metadata.dropped.tables.values()}
     found = []
     for uri in sorted({*held, *(f"/disks/{name}" for name in world.disk.names("/disks"))} - {*destroyed, *lost}):
         below = {path.removeprefix(f"{uri}/") for path, _ in files_below(world.disk, f"{uri}/{KEYSPACE}")}
-        for table in sorted({*tables, *("/".join(path.split("/")[:2]) for path in below)}):
+        for table in sorted({*tables, *("/".join(path.split("/")[:2]) for path in below)} - kept):
             there = {path.removeprefix(f"{table}/") for path in below if path.startswith(f"{table}/")}
             if table not in tables or uri not in held:
                 # Of a table that was made and never committed the empty replicas stay: vacuum has never heard of it.

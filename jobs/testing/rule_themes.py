@@ -183,18 +183,21 @@ HOLDING = Theme(
     keepers=(2,),
     upkeep_paces=(0.5, 1.0),
     holds=(20.0,),
+    followed=0.0,
     clock_margins=(5.0,),
 )
 """Reads that take their time, of what others merge and clean up."""
 
 HOLDING_CUT_OFF = HOLDING._replace(
     seconds=(20.0, 28.0),
-    lying=(
-        Lying(("cut",), ("pipeline",), ("zookeeper getdata", "volume read", "volume write"), (1, 2, 3), (12.0, 24.0)),
-    ),
+    paces=(5.0,),
+    accesses=(*["write"] * 3, "read", "read late"),
+    pipelines=(1, 1),
+    holds=(6.0,),
+    lying=(Lying(("cut",), ("pipeline",), ("volume read", "volume link"), (3, 4), (12.0, 24.0), early=0.2),),
     session=1.5,
 )
-"""The same, by those who are cut off from ZooKeeper meanwhile."""
+"""The same, by somebody who is cut off from ZooKeeper meanwhile."""
 
 LATE_COMMITS = Theme(
     seconds=(20.0, 30.0),
@@ -221,27 +224,28 @@ LATE_COMMITS = Theme(
 """Pipelines that stand still when they have looked for what they commit, while others clean up; some of whom die."""
 
 HALF_REBUILT = Theme(
-    seconds=(4.0, 8.0),
+    seconds=(12.0, 16.0),
     keys=(KEYS,),
-    paces=(0.1, 0.3),
-    operations=("rebuild", "rebuild", "cancel", "cancel"),
-    operator_paces=(0.5,),
-    sorts=(("lost storage",),),
+    paces=(0.5,),
+    operations=("rebuild", "cancel"),
+    operator_paces=(1.6,),
     tablets=(0,),
     sights=("most",),
     replication=(3,),
     accesses=(*["write"] * 3, *["read"] * 3),
     pipelines=(3, 4),
     levels=("QUORUM",),
+    coordinators=(1,),
     read_levels=("QUORUM",),
     append_only=0.5,
     lying=(
+        Lying(("lost storage",), ("pipeline",), ("volume link", "volume read"), (1,), early=0.02),
         Lying(
             ("pause",),
             ("coordinator",),
-            ("zookeeper create", "volume rename to"),
-            (2, 4),
-            (1.0, 3.0),
+            ("volume rename to", "volume link", "volume read"),
+            (12, 24),
+            (1.5, 2.5),
             ("rebuild before MID",),
         ),
     ),
@@ -292,24 +296,24 @@ LATE_REPAIRS = Theme(
     seconds=(5.0, 9.0),
     keys=(2, 4),
     paces=(0.1,),
-    operations=("shuttle",),
-    operator_paces=(0.3,),
+    operations=("shift",),
+    operator_paces=(0.6, 1.0),
     upkeep=("repair",),
     sights=("most",),
     replication=(3,),
     accesses=("write", "write", "write", "delete", "read"),
     pipelines=(2, 3),
-    keepers=(1, 2),
-    upkeep_paces=(0.2,),
+    keepers=(2,),
+    upkeep_paces=(0.1, 0.2),
     levels=("QUORUM",),
     coordinators=(1,),
     lying=(
         Lying(
             ("pause",),
             ("upkeep",),
-            ("volume link", "volume link", "volume rename to, done", "volume read"),
-            (6, 12),
-            (0.6, 2.5),
+            ("volume link", "volume link", "volume rename to, done"),
+            (12, 24),
+            (0.8, 2.5),
         ),
     ),
 )
@@ -378,14 +382,14 @@ SHELVING = Theme(
     seconds=(4.0, 8.0),
     tables=0.6,
     keys=(2,),
-    paces=(1.0,),
+    paces=(0.5,),
     operations=(*["drop and restore"] * 4, "move", "leave", "add", "shift"),
     operator_paces=(0.1, 0.5),
     upkeep=("vacuum", "vacuum", "snapshot"),
     sorts=((), (), ("kill",), ("pause", "access fails"), ("clock jumps",), MOUNTS),
     tablets=(0, 0, 1, 2),
     replication=(3, 2),
-    accesses=("write", "read"),
+    accesses=("write", "read", *["new pipeline"] * 4),
     pipelines=(1, 1),
     keepers=(1, 2),
     upkeep_paces=(0.2, 0.5),
