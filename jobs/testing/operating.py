@@ -75,6 +75,8 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
             administration.replace_node(cluster, node, *new_volume(2000 + operation.number))
         case "replication":
             administration.change_replication(cluster, KEYSPACE, {"dc1": 2 + operation.number % 2})
+        case "keyspace beside":
+            _keyspace_beside(cluster)
         case "move":
             administration.move_node(cluster, node, count=1 + operation.number % 4)
         case "shift":
@@ -122,6 +124,12 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
         case unknown:
             raise ValueError(f"nobody knows the operation {unknown!r}")
     return None
+
+
+def _keyspace_beside(cluster: Cluster) -> None:
+    """Make another keyspace with the replication that this one began with: that stays known then."""
+    placement = cluster.catch_up().schema.keyspaces[KEYSPACE].placement
+    administration.create_keyspace(cluster, f"{KEYSPACE}_beside", {"dc1": 3}, placement=placement)
 
 
 def _come_and_go(cluster: Cluster, number: int) -> None:

@@ -150,7 +150,7 @@ HALF_BATCHES = Theme(
 """Batches that are tried again by those who see the other replicas, and none that whoever tried before has reached."""
 
 COMPACTED_BATCHES = Theme(
-    seconds=(20.0, 30.0),
+    seconds=(12.0, 18.0),
     tables=1.0,
     keys=(KEYS,),
     paces=(1.5,),
@@ -500,7 +500,7 @@ NARROW_AND_WIDE = Theme(
     seconds=(6.0, 9.0),
     keys=(4, KEYS),
     paces=(0.1,),
-    operations=("replication",),
+    operations=("replication", "replication", "keyspace beside"),
     operator_paces=(0.4,),
     tablets=(0,),
     replication=(3,),
@@ -652,12 +652,15 @@ ROTTEN_CUTS = Theme(
 )
 """Files that rot right before pieces are cut of them."""
 
-RULES = (BLIND_COORDINATORS, OUT_OF_REACH, LOST_FENCES, SLOW_EYES, LATE_HANDS, BACK_AND_AGAIN, HALF_BATCHES, SHELVING)
+RULES = (
+    *(BLIND_COORDINATORS, OUT_OF_REACH, LOST_FENCES, SLOW_EYES, LATE_HANDS, BACK_AND_AGAIN, HALF_BATCHES, SHELVING),
+    *(WAVERING, HALF_MERGED, HALF_FORGOTTEN, SOURCES),
+)
 """Those that are drawn with all others."""
 
 BY_NAME_ONLY = (
     *(COMPACTED_BATCHES, HOLDING, HOLDING_CUT_OFF, LATE_COMMITS, HALF_REBUILT, LOST_AND_READ, LOST_MEANWHILE),
     *(LATE_REPAIRS, PREPARED_TWICE, GIVEN_UP, ROTTEN_SOURCES, ROTTEN_MERGES, ROTTEN_CUTS),
-    *(WAVERING, NARROW_AND_WIDE, HALF_MERGED, HALF_FORGOTTEN, SOURCES, SWEEPS, FOLLOWED_WRITES, LOST_ANSWERS),
+    *(NARROW_AND_WIDE, SWEEPS, FOLLOWED_WRITES, LOST_ANSWERS),
 )
 """Those that had too few histories yet to be drawn where nobody asks for them."""

@@ -13,7 +13,7 @@ DESTRUCTIVE = ("rebuild", "remove", "replace")
 
 OPERATIONS = (
     *("leave", "add", "maintenance", "balance", "resize", "cancel", "pause request", "move", "shift", "replication"),
-    *("come and go", "drop and restore", "shuttle", "waver"),
+    *("come and go", "drop and restore", "shuttle", "waver", "keyspace beside"),
     *DESTRUCTIVE,
 )
 """What operators do."""
