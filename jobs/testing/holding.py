@@ -62,6 +62,7 @@ class Holdings:
         self._deleted: set[int] = set()
         self._files: dict[bytes, tuple[Row, ...]] = {}
         self._bytes: dict[str, bytes] = {}
+        self._other: set[str] = set()
         self._times: dict[tuple[int, str | None], int] = {}
         self._replicas: dict[str, ReplicaFiles] = {}
         self._arrived: dict[tuple[TabletKey, int], dict[Acknowledged, None]] = {}
@@ -273,16 +274,6 @@ class Holdings:
                     )
         return ""
 
-    def replicas(self) -> list[ReplicaFiles]:
-        """The replica tables of all members that there are by the newest metadata."""
-        metadata = self._metadata
-        if metadata is None:
-            return []
-        table = metadata.table(TABLE)
-        volumes = [volume for node in metadata.directory.members() for volume in node.volumes]
-        found = [self._replica(volume.uri, table) for volume in volumes]
-        return [replica for replica in found if replica.is_there()]
-
     def live_files(self, metadata: ClusterMetadata) -> dict[str, int]:
         """How many live files with rows each replica has that can be read, by the place of its volume."""
         table, found = metadata.table(TABLE), {}
@@ -365,8 +356,8 @@ class Holdings:
         if self._loses_power or path in self._world.rotted or not _WHOLE.fullmatch(name):
             return
         data = read(self._world, path)
-        if self._bytes.setdefault(name, data) != data:
-            self._bytes[name] = data
+        if self._bytes.setdefault(name, data) != data and path not in self._other:
+            self._other.add(path)
             self.missing.append(f"{path} has other bytes than it was written with, and nothing has damaged it")
 
     def _rows(self, path: str) -> tuple[Row, ...]:

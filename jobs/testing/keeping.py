@@ -18,39 +18,34 @@ from epochlake.placement.errors import EpochlakeError
 
 
 class Kept:
-    """Files that pipelines of a world may read. `replicas`: the replica tables that there are; `must_stay`: whether
-    nothing excuses it when a pipeline of that name lacks a file. `loses`: storage loses files by itself.
+    """Files that pipelines of a world may read. `must_stay`: whether nothing excuses it when a pipeline of that name
+    lacks a file. `loses`: storage loses files by itself.
     """
 
-    def __init__(
-        self,
-        world: World,
-        replicas: Callable[[], Iterable[ReplicaFiles]],
-        must_stay: Callable[[str], bool],
-        *,
-        loses: bool,
-    ) -> None:
+    def __init__(self, world: World, must_stay: Callable[[str], bool], *, loses: bool) -> None:
         self.wrong: list[str] = []
         """The first file that was gone."""
         self._world = world
-        self._replicas = replicas
+        self._known: dict[str, ReplicaFiles] = {}
         self._must_stay = must_stay
         self._loses = loses
         self._cleaning = 0
-        self._living: dict[int, tuple[str, Process, dict[str, set[str]]]] = {}
+        self._living: dict[int, tuple[str, Process, dict[str, set[str] | None]]] = {}
         self._begun = 0
 
     @contextmanager
-    def living(self, name: str) -> Iterator[None]:
-        """A pipeline has begun, and lives until the end of the block."""
+    def living(self, name: str, replicas: Iterable[str]) -> Iterator[None]:
+        """A pipeline has begun, and lives until the end of the block. `replicas`: the replica tables that there are."""
         if not self._must_stay(name):
             yield
             return
         self._begun = number = self._begun + 1
-        over = {}
-        for replica in self._replicas():
-            with suppress(Unreadable):
+        over: dict[str, set[str] | None] = {}
+        for replica in self._there(replicas):
+            try:
                 over[replica.path] = replica.added() - replica.live_files()
+            except Unreadable:
+                over[replica.path] = None
         self._living[number] = (name, self._world.scheduler.current.process, over)
         try:
             yield
@@ -58,30 +53,31 @@ class Kept:
             del self._living[number]
 
     @contextmanager
-    def cleaning(self) -> Iterator[None]:
-        """A vacuum is at work until the end of the block; then what it has left is looked at."""
+    def cleaning(self, replicas: Callable[[], Iterable[str]]) -> Iterator[None]:
+        """A vacuum is at work until the end of the block; then what it has left of these is looked at."""
         self._cleaning += 1
         try:
             yield
         except EpochlakeError:
-            self._look(has_ended=False)
+            self._look(self._there(replicas()), has_ended=False)
             raise
         else:
-            self._look(has_ended=self._cleaning == 1)
+            self._look(self._there(replicas()), has_ended=self._cleaning == 1)
         finally:
             self._cleaning -= 1
 
-    def _look(self, *, has_ended: bool) -> None:
+    def _look(self, replicas: Iterable[ReplicaFiles], *, has_ended: bool) -> None:
         """`has_ended`: no vacuum is at work any more, nor has one given up."""
         living = [one for one in self._living.values() if one[1].alive]
-        for replica in self._replicas():
+        for replica in replicas:
             try:
                 live = replica.live_files()
                 gone = {path for path in replica.added() if self._is_gone(replica, path)}
             except Unreadable:
                 continue
             for name, _, over in living:
-                if needed := gone - over.get(replica.path, gone):
+                before = over.get(replica.path, set())
+                if before is not None and (needed := gone - before):
                     self._say(f"{name} lives, and vacuum has deleted {replica.path}/{min(needed)} since it began")
             if self._loses:
                 continue
@@ -89,6 +85,10 @@ class Kept:
                 self._say(f"vacuum has deleted {replica.path}/{min(lacking)}, which is live")
             if has_ended and (aside := {path for path in live - gone if not self._is_there(replica, path)}):
                 self._say(f"vacuum has left {replica.path}/{min(aside)} under another name, and it is live")
+
+    def _there(self, replicas: Iterable[str]) -> list[ReplicaFiles]:
+        known = [self._known.setdefault(path, ReplicaFiles(self._world, path)) for path in replicas]
+        return [replica for replica in known if replica.is_there()]
 
     def _say(self, wrong: str) -> None:
         if not self.wrong:

@@ -235,7 +235,7 @@ def _keep_up(world: World, cluster: Cluster, operation: Operation, seen: list[Se
             compact_log(cluster)
             twice = cluster.log_place.delta().stored_twice()
             found = [f"the epochs {twice.ranges} are stored more than once"] if twice.ranges else []
-            return found + _only_in_memory(world)
+            return found + only_in_memory(world)
         case "verify":
             # While storage fails, what cannot be read now says nothing.
             return [one for one in _findings(world, cluster) if "code='unreadable'" not in one]
@@ -250,7 +250,7 @@ def _keep_up(world: World, cluster: Cluster, operation: Operation, seen: list[Se
     return []
 
 
-def _only_in_memory(world: World) -> list[str]:
+def only_in_memory(world: World) -> list[str]:
     """Commits of the log that were deleted, and that no checkpoint stands for which a power cut would leave."""
     if world.folder is None:
         return []

@@ -210,7 +210,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         steps = Steps(world, harmed(scenario), damaged_places(scenario))
         accesses = _Accesses(world, holdings, partial(must_stay_for, scenario))
         loses = bool(harmed(scenario)) or any(fault.kind == "power cut" for fault in scenario.faults)
-        kept = Kept(world, holdings.replicas, partial(is_kept_for, scenario), loses=loses)
+        kept = Kept(world, partial(is_kept_for, scenario), loses=loses)
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
             match player.part.role:
@@ -220,7 +220,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                     operations = waited(playing, player, thread)
                     for first in operations:
                         name = world.scheduler.current.process.name
-                        with Gate(cluster, name) as gate, kept.living(name):
+                        with Gate(cluster, name) as gate, kept.living(name, replica_tables(cluster)):
                             for operation in itertools.chain([first], operations):
                                 if operation.kind in PIPELINES:
                                     break
@@ -236,7 +236,11 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                 case _:
                     for operation in waited(playing, player, thread):
                         before = holdings.acknowledged
-                        with kept.cleaning() if operation.kind == "vacuum" else nullcontext():
+                        with (
+                            kept.cleaning(partial(replica_tables, cluster))
+                            if operation.kind == "vacuum"
+                            else nullcontext()
+                        ):
                             report = operate(cluster, partial(new_volume, world), operation)
                         if report is not None and report.complete:
                             holdings.everywhere(before, report.epoch)
@@ -284,6 +288,13 @@ def set_up(world: World, settings: Settings, followers: ChangeFollowers | None =
         raise actor.error
 
 
+def replica_tables(cluster: Cluster) -> list[str]:
+    """Where the replicas of the table are, or may be, by what is known here."""
+    table = cluster.metadata.table(TABLE)
+    volumes = [volume for node in cluster.metadata.directory.members() for volume in node.volumes]
+    return [f"{volume.uri}/{table.directory}/{table.table_id}" for volume in volumes]
+
+
 def waited(playing: Playing, player: Player, thread: int) -> Iterator[Operation]:
     """The operations that are left, each after its wait, until the end."""
     for _, operation in player.left(thread):
@@ -320,6 +331,8 @@ def _come_to_rest(
             if world.folder is not None and is_compacted(scenario):
                 unexpected.extend(_left_uncompacted(cluster, holdings))
             if scenario.settings.changes:
+                # Who was killed lives for the others until its session ends, and what may be its is left alone.
+                world.scheduler.sleep(2 * scenario.settings.session)
                 unexpected.extend(change_histories.settled(cluster))
             with Gate(cluster, "at rest") as gate:
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):

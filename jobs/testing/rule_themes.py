@@ -189,12 +189,13 @@ HOLDING = Theme(
 """Reads that take their time, of what others merge and clean up."""
 
 HOLDING_CUT_OFF = HOLDING._replace(
-    seconds=(20.0, 28.0),
-    paces=(5.0,),
+    seconds=(24.0, 30.0),
+    paces=(3.0,),
     accesses=(*["write"] * 3, "read", "read late"),
     pipelines=(1, 1),
     holds=(6.0,),
-    lying=(Lying(("cut",), ("pipeline",), ("volume read", "volume link"), (3, 4), (12.0, 24.0), early=0.2),),
+    lying=(Lying(("cut",), ("pipeline",), ("volume read", "volume link"), (3, 4), (12.0, 24.0), early=0.3),),
+    upkeep_paces=(2.0,),
     session=1.5,
 )
 """The same, by somebody who is cut off from ZooKeeper meanwhile."""
@@ -497,24 +498,24 @@ their machine does not see: what the pending replica has acknowledged it has dro
 """
 
 NARROW_AND_WIDE = Theme(
-    seconds=(6.0, 9.0),
+    seconds=(10.0, 14.0),
     keys=(4, KEYS),
-    paces=(0.1,),
+    paces=(1.0,),
     operations=("replication", "replication", "keyspace beside"),
     operator_paces=(0.4,),
     tablets=(0,),
     replication=(3,),
     accesses=("write",),
-    pipelines=(3, 4),
+    pipelines=(2, 2),
     levels=("ALL",),
     coordinators=(1,),
     lying=(
-        Lying(MOUNTS, ("pipeline",), ("volume link", "volume read", "volume link, done"), (12, 24), (0.8, 3.0)),
+        Lying(MOUNTS, ("pipeline",), ("volume link", "volume read", "volume link, done"), (4, 8), (4.0, 8.0)),
         Lying(
             ("pause",),
             ("coordinator",),
             ("volume rename to", "volume link", "zookeeper create"),
-            (8, 16),
+            (0, 4),
             (0.3, 1.0),
             ("change_replication before MID", "change_replication before MID", "change_replication before START"),
         ),
