@@ -96,6 +96,25 @@ class Holdings:
                 if text not in self.missing:
                     self.missing.append(text)
 
+    def streamed(self, rows: Iterable[tuple[Acknowledged, int]], metadata: ClusterMetadata) -> None:
+        """These are in the stream of changes, with these times, as somebody was told who knows this metadata: a quorum
+        shows them.
+        """
+        if metadata.epoch < self.newest:
+            return
+        placements, lows, rows_of = self._lookup(metadata)
+        for row, written_at in rows:
+            self._times.setdefault((row.key, row.note), written_at)
+            placement = placements.placement(bisect_right(lows, token_of(row.key)) - 1)
+            held = {volume: rows_of(volume) for volume in placement.writes}  # who has the row says when it was written
+            lacking = [volume for volume in placement.reads if not self._is_held(row, held[volume])]
+            if len(lacking) > len(placement.reads) - (len(placement.reads) // 2 + 1) and row.key not in self._deleted:
+                self.missing.append(
+                    f"the row {row.key, row.note[:20]} is in the stream of changes, and missing at {lacking} of "
+                    f"{list(placement.reads)}, which are read at epoch {metadata.epoch}"
+                )
+                return
+
     @property
     def newest(self) -> int:
         """The newest epoch that somebody has followed to; 0 before that."""

@@ -6,7 +6,7 @@ The checker knows calls, when they began and ended, and what they said; nothing 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from urllib.parse import unquote
@@ -20,7 +20,7 @@ from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.counting import count_of
 from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing import change_histories
-from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHistory
+from epochlake.jobs.testing.change_histories import Change, ChangeFollowers, StreamHistory
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.keeping import Kept
 from epochlake.jobs.testing.misplacing import misplaced
@@ -210,6 +210,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         steps = Steps(world, harmed(scenario), damaged_places(scenario))
         accesses = _Accesses(world, holdings, partial(must_stay_for, scenario))
         loses = bool(harmed(scenario)) or any(fault.kind == "power cut" for fault in scenario.faults)
+        followers.given = partial(_require_streamed, holdings, accesses)
         kept = Kept(world, partial(is_kept_for, scenario), loses=loses)
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
@@ -262,6 +263,17 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             in_time=not forgets or all_are_announced(scenario),
             stream=stream,
         )
+
+
+def _require_streamed(holdings: Holdings, accesses: _Accesses, cluster: Cluster, changes: Iterable[Change]) -> None:
+    """What the stream of changes has is at its level; at ONE that is one replica of which nobody knows."""
+    written = {note: one.level for one in accesses.all for note in one.notes.values() if one.kind == "write"}
+    rows = [
+        (Acknowledged(one.key, one.note, "QUORUM"), one.written_at)
+        for one in changes
+        if one.kind != "delete" and one.note is not None and written.get(one.note) in ("QUORUM", "ALL")
+    ]
+    holdings.streamed(rows, cluster.metadata)
 
 
 def set_up(world: World, settings: Settings, followers: ChangeFollowers | None = None) -> None:

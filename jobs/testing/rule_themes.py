@@ -444,10 +444,11 @@ ROTTEN_MERGES = Theme(
 FOLLOWED_WRITES = Theme(
     seconds=(4.0, 8.0),
     keys=(2, KEYS),
-    paces=(0.3,),
+    paces=(0.05, 0.3),
     operations=("balance", "shift"),
     operator_paces=(4.0,),
     upkeep=("repair",),
+    tablets=(1, 2, 4),
     sights=("most", "all", "few"),
     replication=(3,),
     accesses=(*["write"] * 4, "delete", "batch", "batch again", "read"),
@@ -458,7 +459,7 @@ FOLLOWED_WRITES = Theme(
         Lying(
             ("kill", "pause", "pause", "access fails"),
             ("pipeline", "upkeep", "follower"),
-            ("root link", "root link, done", "volume link, done", "volume link", "root rename to, done"),
+            ("root link", "root link, done", "volume link, done", "volume link", "root read", "volume read"),
             (2, 6, 12),
             (0.5, 3.0),
         ),

@@ -144,6 +144,18 @@ def test_an_older_row_of_its_key_does_not_stand_for_a_row(world: World) -> None:
     assert len(looking.missing) == 1
 
 
+@pytest.mark.parametrize(("lacking", "is_noticed"), [(1, False), (2, True)])
+def test_a_change_is_noticed_that_is_streamed_before_a_quorum_has_it(
+    world: World, lacking: int, *, is_noticed: bool
+) -> None:
+    metadata = written(world, "first", "second")
+    for number in range(1, 1 + lacking):
+        world.disk.delete(newest_commit(world, metadata, number))
+    looking = holdings(world, metadata)
+    looking.streamed([(Acknowledged(1, note, "QUORUM"), 0) for note in ("first", "second")], metadata)
+    assert ["'second') is in the stream of changes" in one for one in looking.missing] == [True] * is_noticed
+
+
 def test_a_copy_with_other_bytes_is_noticed_unless_something_has_damaged_it(world: World) -> None:
     metadata = written(world, "first")
     [path] = [path for path, _ in files_below(world.disk, place(2)) if path.endswith(".parquet")]

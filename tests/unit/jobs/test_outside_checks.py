@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.administration import unused_files
+from epochlake.jobs.gate import verified_reading
 from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.planning import Planning
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
@@ -80,6 +81,18 @@ def test_a_file_is_noticed_that_a_pipeline_may_read_and_vacuum_deletes(monkeypat
     monkeypatch.setattr(unused_files, "live_leases", lambda _: [])
     found = row_checkers.violations(row_history(read_and_cleaned_up()))
     assert any("pipeline0 lives, and vacuum has deleted" in one for one in found), found
+
+
+def test_a_copy_with_a_damaged_end_is_noticed_that_a_read_is_planned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = tuple(Operation("write", 0.2, f"w{number}", (0, 1), "ALL") for number in range(2))
+    reads = tuple(Operation("read", 0.3, level="QUORUM") for _ in range(4))
+    parts = (Part("pipeline0", "pipeline", ((*writes, *reads),)),)
+    rots = Fault("flipped bit", 0.8, place="/disks/n1")  # with this seed, in a footer
+    scenario = Scenario("rows", 2, 3.0, Settings(tablets=1, replication=3, append_only=True), parts, (rots,))
+    assert row_checkers.violations(row_history(scenario)) == []
+    monkeypatch.setattr(verified_reading, "_damaged", lambda _: [])
+    found = row_checkers.violations(row_history(scenario))
+    assert any("whose end was damaged before it began" in one for one in found), found
 
 
 REPLICA = "/disks/n1/air/flights"
