@@ -7,7 +7,7 @@ Of the index, of intents and replicas it knows nothing.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -62,6 +62,8 @@ class ChangeFollowers:
     """All followers of a history, and how far they came when."""
 
     def __init__(self, world: World) -> None:
+        self.given: Callable[[Cluster, Iterable[Change]], None] = lambda *_: None
+        """Told of the changes that somebody has just been given."""
         self._world = world
         self._followers: dict[str, Follower] = {}
         self.passes: list[Pass] = []
@@ -81,7 +83,9 @@ class ChangeFollowers:
             changes = cluster.changes(TABLE, after=follower.position, reader=name)
             pending: list[Change] = []
             for batch in changes:
-                pending += [_change(row) for row in batch.to_pylist()]
+                news = [_change(row) for row in batch.to_pylist()]
+                self.given(cluster, news)
+                pending += news
                 _deal_with(follower, pending, changes.position)
             _deal_with(follower, pending, changes.position)
             self.passes.append(Pass(name, began, self._world.scheduler.steps, changes.position))

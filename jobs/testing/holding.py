@@ -9,17 +9,22 @@ asked but who is read.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from epochlake.jobs.replicas.reading import ReadPlan
 from epochlake.jobs.testing.replica_files import Mark, ReplicaFiles, Row, Unreadable, decoded, read, receipts
 from epochlake.jobs.testing.rows import TABLE, token_of
 from epochlake.jobs.testing.world import World
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.metadata.model import Table, TabletKey, VolumeId
 from epochlake.metastore.metadata.placements import TablePlacements
+
+_WHOLE = re.compile(r"[0-9a-f-]+\.parquet")
+"""What files are called that were not cut: each replica cuts its own pieces."""
 
 
 class Acknowledged(NamedTuple):
@@ -56,8 +61,12 @@ class Holdings:
         self._acknowledged: dict[Acknowledged, None] = {}
         self._deleted: set[int] = set()
         self._files: dict[bytes, tuple[Row, ...]] = {}
+        self._bytes: dict[str, bytes] = {}
+        self._other: set[str] = set()
         self._times: dict[tuple[int, str | None], int] = {}
         self._replicas: dict[str, ReplicaFiles] = {}
+        self._arrived: dict[tuple[TabletKey, int], dict[Acknowledged, None]] = {}
+        """By transitions, with the epochs at which they began: what their pending replicas have acknowledged."""
 
     def deleting(self, keys: Iterable[int]) -> None:
         """From now on these keys may have been deleted."""
@@ -72,16 +81,39 @@ class Holdings:
             self._judge(judged, found)
         if self._metadata is not None:
             self._look(self._metadata, found)
+            self._look_at_pending(self._metadata)
+            self._arrive(self._metadata, found)
 
     def learn(self, metadata: ClusterMetadata) -> None:
         """An epoch has become known to somebody, who has not acted on it yet."""
         before, self._metadata = self._metadata, metadata
         if before is None or _who_is_read(before) != _who_is_read(metadata):
             self._look(metadata, list(self._acknowledged))
+        if before is not None and before.tablets is not metadata.tablets:
+            self._look_at_pending(metadata)
         if before is not None and before.tablets is not metadata.tablets and not self._loses_power:
             for text in self._given_up(metadata):
                 if text not in self.missing:
                     self.missing.append(text)
+
+    def streamed(self, rows: Iterable[tuple[Acknowledged, int]], metadata: ClusterMetadata) -> None:
+        """These are in the stream of changes, with these times, as somebody was told who knows this metadata: a quorum
+        shows them.
+        """
+        if metadata.epoch < self.newest:
+            return
+        placements, lows, rows_of = self._lookup(metadata)
+        for row, written_at in rows:
+            self._times.setdefault((row.key, row.note), written_at)
+            placement = placements.placement(bisect_right(lows, token_of(row.key)) - 1)
+            held = {volume: rows_of(volume) for volume in placement.writes}  # who has the row says when it was written
+            lacking = [volume for volume in placement.reads if not self._is_held(row, held[volume])]
+            if len(lacking) > len(placement.reads) - (len(placement.reads) // 2 + 1) and row.key not in self._deleted:
+                self.missing.append(
+                    f"the row {row.key, row.note[:20]} is in the stream of changes, and missing at {lacking} of "
+                    f"{list(placement.reads)}, which are read at epoch {metadata.epoch}"
+                )
+                return
 
     @property
     def newest(self) -> int:
@@ -208,6 +240,59 @@ class Holdings:
             return True
         return False
 
+    def _arrive(self, metadata: ClusterMetadata, rows: Iterable[Acknowledged]) -> None:
+        """Remember which of these the pending replicas of tablets have."""
+        if not metadata.tablets.transitions:
+            return
+        table = metadata.table(TABLE)
+        placements, lows, rows_of = self._lookup(metadata)
+        for row in rows:
+            tablet = placements.unit(bisect_right(lows, token_of(row.key)) - 1)
+            moving = metadata.tablets.transitions.get((table.table_id, tablet))
+            if moving is None or not moving.comes or moving.error is not None:
+                continue
+            there = rows_of(moving.pending)
+            if there is not None and self._is_held(row, there):
+                self._arrived.setdefault((moving.key, moving.started_epoch), {})[row] = None
+
+    def _look_at_pending(self, metadata: ClusterMetadata) -> None:
+        """A replica is made ready once for each transition: what it has got of it stays there until its end."""
+        for (key, started_epoch), rows in list(self._arrived.items()):
+            moving = metadata.tablets.transitions.get(key)
+            if moving is None or moving.started_epoch != started_epoch or moving.error is not None:
+                del self._arrived[key, started_epoch]
+                continue
+            _, _, rows_of = self._lookup(metadata)
+            there = rows_of(moving.pending)
+            for row in list(rows):
+                if row.key not in self._deleted and not self._is_held(row, there):
+                    del rows[row]
+                    self.missing.append(
+                        f"the row {row.key, row.note[:20]} had come to {metadata.describe(moving.pending)}, and is not "
+                        f"there any more at epoch {metadata.epoch}, in {moving.stage}"
+                    )
+
+    def is_shown_too_much(self, plan: ReadPlan, metadata: ClusterMetadata) -> str:
+        """What a read that was planned at an epoch has taken from a replica that was fenced at a newer one, or that a
+        rebuild has not filled yet; or "".
+        """
+        for copy in plan.copies:
+            volume = copy.address.volume_id
+            replica = self._replica(metadata.directory.volumes[volume].uri, metadata.table(TABLE))
+            with suppress(Unreadable):
+                if replica.is_unfilled_since(copy.file.path):
+                    return (
+                        f"has planned to read {copy.file.path} of {metadata.describe(volume)}, which is being rebuilt"
+                    )
+                fence = replica.fence_before(copy.file.path)
+                # Instead of a damaged copy others are taken, of whichever replica.
+                if fence > metadata.fence and not self._harmed:
+                    return (
+                        f"has planned a read at epoch {metadata.epoch}, and {metadata.describe(volume)} had got "
+                        f"{copy.file.path} when it was fenced at {fence}"
+                    )
+        return ""
+
     def live_files(self, metadata: ClusterMetadata) -> dict[str, int]:
         """How many live files with rows each replica has that can be read, by the place of its volume."""
         table, found = metadata.table(TABLE), {}
@@ -276,11 +361,23 @@ class Holdings:
         try:
             found: dict[int, list[Row]] = {}
             for file in replica.live_files():
-                for row in self._rows(f"{replica.path}/{file}"):
+                path = f"{replica.path}/{file}"
+                self._compare(path)
+                for row in self._rows(path):
                     found.setdefault(row.key, []).append(row)
         except Unreadable:
             return None
         return found
+
+    def _compare(self, path: str) -> None:
+        """A file is the same wherever it is copied, but for copies that something has damaged."""
+        name = path.rpartition("/")[2]
+        if self._loses_power or path in self._world.rotted or not _WHOLE.fullmatch(name):
+            return
+        data = read(self._world, path)
+        if self._bytes.setdefault(name, data) != data and path not in self._other:
+            self._other.add(path)
+            self.missing.append(f"{path} has other bytes than it was written with, and nothing has damaged it")
 
     def _rows(self, path: str) -> tuple[Row, ...]:
         data = read(self._world, path)

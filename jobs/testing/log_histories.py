@@ -24,7 +24,7 @@ from epochlake.jobs.upkeep.lost_epochs import accept_loss
 from epochlake.metastore.committing.submissions import Committed
 from epochlake.metastore.coordination.head import HEAD, Head
 from epochlake.metastore.coordination.root import ROOT as REGISTERED
-from epochlake.metastore.errors import Rejected
+from epochlake.metastore.errors import LOG_CONTRADICTS, CommitUnknown, Rejected
 from epochlake.metastore.following.verification import verify
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
@@ -70,8 +70,10 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
                 playing.doing(player, thread, operation)
                 if operation.kind in COMMITS:
                     tried.append(operation)
-                    _commit(playing, cluster, operation, calls)
-                    seen.append(_state(world, cluster.metadata))
+                    outcome = _commit(playing, cluster, operation, calls)
+                    # Who is told that the log is another one has read what nobody had announced: no state of it.
+                    if not isinstance(outcome, (*LOG_CONTRADICTS, CommitUnknown)):
+                        seen.append(_state(world, cluster.metadata))
                 elif operation.kind == "accept loss":
                     _accept_loss(world, accepted, incarnations)
                 elif operation.kind == "catch up":
@@ -194,7 +196,7 @@ def _accept_loss(world: World, accepted: list[tuple[int, int]], incarnations: li
     world.scheduler.note(f"accept loss: incarnation {told.incarnation} begins at epoch {told.epoch}")
 
 
-def _commit(playing: Playing, cluster: Cluster, operation: Operation, calls: list[Call]) -> None:
+def _commit(playing: Playing, cluster: Cluster, operation: Operation, calls: list[Call]) -> Committed | Exception:
     scheduler, request_id = playing.world.scheduler, operation.name
     process = scheduler.current.process.name
     expected = cluster.metadata.epoch if operation.kind == "commit next" else None
@@ -215,6 +217,7 @@ def _commit(playing: Playing, cluster: Cluster, operation: Operation, calls: lis
     late = min(playing.seconds_of_peace, scheduler.now - called)
     calls[number] = calls[number]._replace(ended=scheduler.steps, outcome=outcome, late=late)
     scheduler.note(f"commit {request_id}: {told(outcome)}")
+    return outcome
 
 
 def told(outcome: Committed | Exception) -> str:
@@ -234,7 +237,8 @@ def _keep_up(world: World, cluster: Cluster, operation: Operation, seen: list[Se
         case "compact log":
             compact_log(cluster)
             twice = cluster.log_place.delta().stored_twice()
-            return [f"the epochs {twice.ranges} are stored more than once"] if twice.ranges else []
+            found = [f"the epochs {twice.ranges} are stored more than once"] if twice.ranges else []
+            return found + only_in_memory(world)
         case "verify":
             # While storage fails, what cannot be read now says nothing.
             return [one for one in _findings(world, cluster) if "code='unreadable'" not in one]
@@ -247,6 +251,21 @@ def _keep_up(world: World, cluster: Cluster, operation: Operation, seen: list[Se
         case unknown:
             raise ValueError(f"nobody knows the operation {unknown!r}")
     return []
+
+
+def only_in_memory(world: World) -> list[str]:
+    """Commits of the log that were deleted, and that no checkpoint stands for which a power cut would leave."""
+    if world.folder is None:
+        return []
+    directory = f"{ROOT}/log/_delta_log"
+    names = [name for name in world.disk.names(directory) if name[:20].isdigit()]
+    first = min((int(name[:20]) for name in names if _COMMIT.search(f"/_delta_log/{name}")), default=0)
+    whole = [
+        int(name[:20]) for name in names if ".checkpoint" in name and world.cuttable.is_durable(f"{directory}/{name}")
+    ]
+    if first <= max(whole, default=-1) + 1:
+        return []
+    return [f"the commits of the log before {first} were deleted, and no checkpoint of them is on the disk"]
 
 
 def _commit_elsewhere(world: World) -> list[str]:

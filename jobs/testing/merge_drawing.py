@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import msgspec
 from epochlake.jobs.testing.drawing import Drawing, Weights
 from epochlake.jobs.testing.nemesis import EVERYBODY, MOUNTS, PLACES, PROCESSES, moments
 from epochlake.jobs.testing.row_drawing import place
@@ -41,6 +42,9 @@ def merge_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
         for number in range(chance.choice([2, 2, 3] if narrow else [2, 3, 4]))
     ]
     kinds = [kind for kind in UPKEEP if delta or kind == "repair"]
+    if narrow and chance.random() < 0.4:
+        # What one of them has landed another one is not shown by the replica that it alone does not see.
+        mergers = [msgspec.structs.replace(one, blind=(place(chance.randint(1, NODES)),)) for one in mergers]
     others = (
         []
         if narrow

@@ -6,6 +6,7 @@ could add to at a time: nobody's name is lost or comes twice, and every reader i
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -104,6 +105,7 @@ def merge_history(seed: int | Scenario, *, world: World | None = None) -> MergeH
         world.found()
         set_up(world, scenario.settings)
         accesses = _Accesses(world)
+        doing: dict[str, Operation] = {}
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
             match player.part.role:
@@ -111,8 +113,13 @@ def merge_history(seed: int | Scenario, *, world: World | None = None) -> MergeH
                     Coordinator(cluster).run(until_idle=False, should_stop=lambda: playing.is_ending)
                 case "merger":
                     with Gate(cluster, world.scheduler.current.process.name) as gate:
-                        for operation in waited(playing, player, thread):
+                        # Who comes in the place of somebody who has died tries again what that one was at.
+                        left = doing.pop(player.part.name, None)
+                        for operation in itertools.chain([left] if left else [], waited(playing, player, thread)):
+                            if operation.kind.startswith("merge"):
+                                doing[player.part.name] = operation
                             _access(accesses, gate, operation)
+                            doing.pop(player.part.name, None)
                 case _:
                     for operation in waited(playing, player, thread):
                         operate(cluster, partial(new_volume, world), operation)
@@ -213,7 +220,7 @@ def _wrong(
 
 def _needless(history: MergeHistory) -> Iterator[str]:
     """Where nothing goes wrong each merge succeeds, but for those that others overtake."""
-    if not history.scenario.faults:
+    if not history.scenario.faults and not any(part.blind for part in history.scenario.parts):
         for one in history.accesses:
             if not one.acknowledged:
                 yield f"nothing has gone wrong, and the {one.kind} {one.name} has failed"

@@ -290,6 +290,8 @@ class Nemesis:
         flipped = (_flipped_quietly(content, self._random) if quietly else None) or _flipped(content, self._random)
         disk.write(path, flipped, new=False)
         self._world.rotted[path] = self._world.scheduler.steps
+        if path.endswith(_SEALED[0]) and flipped[: _footer(content)] == content[: _footer(content)]:
+            self._world.rotted_ends[path] = flipped
         return True
 
     def _exchange_snapshot(self, place: str) -> bool:
@@ -348,7 +350,7 @@ def _flipped(content: bytes, chance: random.Random, start: int = 0) -> bytes:
 def _flipped_quietly(content: bytes, chance: random.Random) -> bytes | None:
     """With a bit of the footer flipped so that the rows read otherwise, and no checksum of a page says so."""
     before = _rows(content)
-    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    footer = _footer(content)
     if before is None or footer <= 0:
         return None
     for _ in range(_QUIET_TRIES):
@@ -357,6 +359,11 @@ def _flipped_quietly(content: bytes, chance: random.Random) -> bytes | None:
         if after is not None and after != before:
             return flipped
     return None
+
+
+def _footer(content: bytes) -> int:
+    """Where the footer of a data file begins."""
+    return len(content) - 8 - int.from_bytes(content[-8:-4], "little")
 
 
 def _rows(content: bytes) -> list[dict[str, object]] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from epochlake.jobs import administration
 from epochlake.jobs.administration.operators import OptionChanges
@@ -20,16 +21,19 @@ from epochlake.jobs.upkeep.log_upkeep import compact_log
 from epochlake.jobs.upkeep.repair import RepairReport, repair
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.verification import verify
-from epochlake.metastore.metadata.events import NewTransition, StartTransitions
+from epochlake.metastore.metadata.events import AdvanceTransitions, NewTransition, StageChange, StartTransitions
 from epochlake.metastore.metadata.model import PlacementKind, VolumeId
 from epochlake.placement.rejections import Code
-from epochlake.placement.tablets.transitions import Kind
+from epochlake.placement.tablets.transitions import BACKWARD, Kind, Stage
 
 KINDS = (*OPERATIONS, *UPKEEP)
 """What is understood here."""
 
 SHUTTLES = 8
 """So often a replica goes to and fro in one operation, at most."""
+
+WAVERING_SECONDS = 0.5
+"""So long writes may come to a new replica until it is taken back."""
 
 KEPT_SECONDS = 1e6
 """For so long a dropped table can be restored: for longer than clocks go wrong."""
@@ -71,12 +75,16 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
             administration.replace_node(cluster, node, *new_volume(2000 + operation.number))
         case "replication":
             administration.change_replication(cluster, KEYSPACE, {"dc1": 2 + operation.number % 2})
+        case "keyspace beside":
+            _keyspace_beside(cluster)
         case "move":
             administration.move_node(cluster, node, count=1 + operation.number % 4)
         case "shift":
             _shift(cluster, operation.number)
         case "shuttle":
             _shuttle(cluster, operation.number)
+        case "waver":
+            _waver(cluster, operation.number)
         case "come and go":
             _come_and_go(cluster, operation.number)
         case "drop and restore":
@@ -89,6 +97,9 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
             return repair(cluster, TABLE)
         case "repair bytes":
             return repair(cluster, TABLE, check_bytes=True)
+        case "compact some":
+            grace = 0.0 if operation.on else 3600.0
+            compact(cluster, TABLE, policy=SOMETHING, tombstone_grace_seconds=grace)
         case "compact":
             policies = {0: None, 1: SOMETHING}
             policy = policies.get(operation.number, EVERYTHING)
@@ -115,6 +126,12 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
     return None
 
 
+def _keyspace_beside(cluster: Cluster) -> None:
+    """Make another keyspace with the replication that this one began with: that stays known then."""
+    placement = cluster.catch_up().schema.keyspaces[KEYSPACE].placement
+    administration.create_keyspace(cluster, f"{KEYSPACE}_beside", {"dc1": 3}, placement=placement)
+
+
 def _come_and_go(cluster: Cluster, number: int) -> None:
     """Make another table, write to it, and drop it: nothing of it may stay."""
     name = f"{KEYSPACE}.spare{number}"
@@ -137,8 +154,9 @@ def _drop_and_restore(cluster: Cluster, number: int) -> None:
         on_ring = metadata.schema.keyspaces[KEYSPACE].placement is PlacementKind.RING
         administration.create_table(cluster, name, COLUMNS, ["id"], tablets=None if on_ring else 1)
     notes = {key: f"kept {key}" for key in range(KEYS)}
+    written, read = ("ALL", "ONE") if number % 2 else ("QUORUM", "QUORUM")
     with Gate(cluster, name) as gate:
-        gate.write(WorldRows(notes), gate.planning.table(name), "QUORUM", None)
+        gate.write(WorldRows(notes), gate.planning.table(name), written, None)
     administration.drop_table(cluster, name, keep_seconds=KEPT_SECONDS)
     for _ in range(number % 5):
         cluster.wait_for_news(cluster.catch_up().epoch, 1.0)
@@ -149,10 +167,10 @@ def _drop_and_restore(cluster: Cluster, number: int) -> None:
             raise NotAsPromised(f"{name} is kept, and cannot be restored: {rejected}") from rejected
         raise
     with Gate(cluster, name) as gate:
-        plan = gate.plan_read(gate.planning.table(name), "QUORUM")
+        plan = gate.plan_read(gate.planning.table(name), read)
         found = scanned(looked_after(gate, scan(plan, ALL_OF_IT)))
     if found != {key: [note] for key, note in notes.items()}:
-        raise NotAsPromised(f"{name} was restored, and shows {found}")
+        raise NotAsPromised(f"{name} was restored, and shows {found} at {read}")
     administration.drop_table(cluster, name)
 
 
@@ -172,11 +190,7 @@ def _shuttle(cluster: Cluster, number: int) -> None:
         return
     leaving, pending = moves[number % len(moves)]
     for _ in range(SHUTTLES):
-        for _ in range(PATIENCE):
-            metadata = cluster.catch_up()
-            if not metadata.tablets.transitions:
-                break
-            cluster.wait_for_news(metadata.epoch, 1.0)
+        _wait_for_rest(cluster)
         moves = _moves(cluster, number)
         if (leaving, pending) not in moves:
             leaving, pending = pending, leaving
@@ -184,6 +198,43 @@ def _shuttle(cluster: Cluster, number: int) -> None:
             return
         _start(cluster, number, leaving, pending)
         leaving, pending = pending, leaving
+
+
+def _waver(cluster: Cluster, number: int) -> None:
+    """Let a replica go to another node a few times, and each time take that back once before it goes."""
+    moves = _moves(cluster, number)
+    if not moves:
+        return
+    leaving, pending = moves[number % len(moves)]
+    for turn in range(2 * SHUTTLES):
+        _wait_for_rest(cluster)
+        if (leaving, pending) not in _moves(cluster, number):
+            return
+        _start(cluster, number, leaving, pending)
+        if turn % 2:
+            leaving, pending = pending, leaving
+            continue
+        for _ in range(PATIENCE):
+            metadata = cluster.catch_up()
+            moving = next(iter(metadata.tablets.transitions.values()), None)
+            if moving is None or moving.error is not None:
+                break
+            if moving.stage is Stage.WRITE_BOTH_READ_OLD and cluster.wait_for_news(metadata.epoch, WAVERING_SECONDS):
+                continue
+            if moving.stage in (Stage.WRITE_BOTH_READ_OLD, Stage.STREAMING):
+                back = StageChange(*moving.key, moving.stage, BACKWARD[moving.stage], error="wavered")
+                with suppress(Rejected):  # it is further by now
+                    cluster.commit(AdvanceTransitions((back,)))
+            else:
+                cluster.wait_for_news(metadata.epoch, 1.0)
+
+
+def _wait_for_rest(cluster: Cluster) -> None:
+    for _ in range(PATIENCE):
+        metadata = cluster.catch_up()
+        if not metadata.tablets.transitions:
+            return
+        cluster.wait_for_news(metadata.epoch, 1.0)
 
 
 def _moves(cluster: Cluster, number: int) -> list[tuple[VolumeId, VolumeId]]:

@@ -154,6 +154,13 @@ class CuttableDisk:
         directory, name = os.path.split(path)
         self._unnamed.setdefault(directory, {}).setdefault(name, before)
 
+    def is_durable(self, path: str) -> bool:
+        """Whether a file is there, and would be after a cut, with its bytes."""
+        status = self.disk.status(path)
+        directory, name = os.path.split(path)
+        unnamed = self._unnamed.get(directory, {})
+        return status is not None and status.number not in self._unsynced and name not in unnamed
+
     def forget(self, place: str) -> None:
         """What is in a place now is on the disk."""
         for directory in [one for one in self._unnamed if is_below(one, place)]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from epochlake.jobs.replicas.replica import FENCE
+from epochlake.jobs.replicas.replica import FENCE, UNFILLED
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.testing.world import ROOT, World
 from epochlake.metastore.metadata.fence import Fence
@@ -65,6 +65,36 @@ class ReplicaFiles:
             if "metaData" in action:
                 found = action["metaData"].get("configuration", {}).get(FENCE, "0")
         return Fence.decode(found)
+
+    def added(self) -> set[str]:
+        """All files that some commit has added, also those that were taken out since. Raises Unreadable."""
+        commits = self._commits()
+        if commits is None:
+            raise Unreadable
+        return {action["add"]["path"] for action in commits if "add" in action}
+
+    def fence_before(self, path: str) -> int:
+        """What the table was fenced at when it got a file first; 0 where it has not. Raises Unreadable."""
+        found = "0"
+        for action in self._commits() or []:
+            if "metaData" in action:
+                found = action["metaData"].get("configuration", {}).get(FENCE, "0")
+            if "add" in action and action["add"]["path"] == path:
+                return Fence.decode(found)
+        return 0
+
+    def is_unfilled_since(self, path: str) -> bool:
+        """Whether a rebuild has made it anew, and has not brought all rows, since before it got a file. Raises
+        Unreadable.
+        """
+        unfilled = had = False
+        for action in self._commits() or []:
+            if "metaData" in action:
+                unfilled = bool(action["metaData"].get("configuration", {}).get(UNFILLED))
+                had = had and unfilled
+            if "add" in action and action["add"]["path"] == path:
+                had = unfilled
+        return had
 
     def commits(self) -> list[list[Any]]:
         """What each commit says, from the first one on. Raises Unreadable, also where old ones were cleaned up."""

@@ -20,6 +20,7 @@ from epochlake.jobs.testing.themes import (
     OTHER_ROWS,
     PIPELINES,
     RACKS,
+    SOME,
     UPKEEP,
     WIDE,
     Lying,
@@ -55,7 +56,7 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
         for number in range(chance.choice(theme.coordinators))
     ]
     parts.append(Part("operator", "operator", (_operations(drawing, seconds, theme),), drawing.skew(2.0)))
-    kinds = [kind for kind in theme.upkeep if delta or kind not in ("vacuum", "compact log", "compact", "verify")]
+    kinds = [kind for kind in theme.upkeep if delta or kind not in ("vacuum", "compact log", "compact", SOME, "verify")]
     pace = chance.choice(theme.upkeep_paces)
     for number in range(chance.choice(theme.keepers)):
         name = f"upkeep{number or ''}"
@@ -93,16 +94,12 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
     )
     scenario = Scenario("rows", seed, seconds, settings, tuple(parts), tuple(faults))
     # Drawn by themselves, so that what is drawn besides stays what it was.
-    return with_changes(scenario) if random.Random(f"changes {seed}").random() < FOLLOWED else scenario
+    return with_changes(scenario) if random.Random(f"changes {seed}").random() < theme.followed else scenario
 
 
 def _one_of(chance: random.Random, among: Sequence[_T]) -> _T:
     """One of them; where there is a single one nothing is drawn, so what comes after it stays what it was."""
     return among[0] if len(among) == 1 else chance.choice(among)
-
-
-FOLLOWED = 0.25
-"""So many histories have followers of the table's changes."""
 
 
 def with_changes(scenario: Scenario) -> Scenario:
@@ -274,6 +271,7 @@ def _upkeep(drawing: Drawing, seconds: float, kinds: Sequence[str], pace: float,
 KINDS = (
     *sorted({*ACCESSES}),
     WIDE,
+    SOME,
     *PIPELINES,
     *OPERATIONS,
     *UPKEEP,

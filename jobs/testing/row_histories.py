@@ -6,8 +6,8 @@ The checker knows calls, when they began and ended, and what they said; nothing 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from urllib.parse import unquote
 
@@ -20,8 +20,9 @@ from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.counting import count_of
 from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing import change_histories
-from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHistory
+from epochlake.jobs.testing.change_histories import Change, ChangeFollowers, StreamHistory
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
+from epochlake.jobs.testing.keeping import Kept
 from epochlake.jobs.testing.misplacing import misplaced
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.operating import operate
@@ -36,6 +37,7 @@ from epochlake.jobs.testing.row_scenarios import (
     forgets_deletes,
     harmed,
     is_compacted,
+    is_kept_for,
     is_one_range,
     must_stay_for,
     operations_of,
@@ -134,6 +136,13 @@ class _Accesses:
             gate.write(rows, gate.planning.table(TABLE), operation.level, operation.name)
             self.wrong.append(f"{gate.name} was told that the batch {operation.name} has other rows than were written")
 
+    def _has_damaged_end(self, path: str, began: float) -> bool:
+        """Whether a data file is as a flipped bit has left it before, in what whoever plans a read looks at."""
+        damaged = self._world.rotted_ends.get(path)
+        if damaged is None or self._world.rotted[path] >= began or self._world.disk.status(path) is None:
+            return False
+        return self._world.disk.read(path) == damaged
+
     def _is_gone(self, uri: str) -> bool:
         return self._world.disk.status(_path(uri)) is None
 
@@ -151,6 +160,10 @@ class _Accesses:
         if gate.planning.metadata.epoch < known:
             told = gate.planning.metadata.epoch
             self.wrong.append(f"{gate.name} has planned a read at epoch {told}, and {known} was known before it began")
+        if too_much := self._holdings.is_shown_too_much(plan, gate.planning.metadata):
+            self.wrong.append(f"{gate.name} {too_much}")
+        if damaged := [path for path in map(_path, paths_of(plan)) if self._has_damaged_end(path, began)]:
+            self.wrong.append(f"{gate.name} has planned to read {damaged[0]}, whose end was damaged before it began")
         if hold:
             self._world.scheduler.sleep(hold)
             now += hold
@@ -194,8 +207,11 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             forgets=forgets,
             loses_power=any(fault.kind == "power cut" for fault in scenario.faults),
         )
-        steps = Steps(world, harmed(scenario))
+        steps = Steps(world, harmed(scenario), damaged_places(scenario))
         accesses = _Accesses(world, holdings, partial(must_stay_for, scenario))
+        loses = bool(harmed(scenario)) or any(fault.kind == "power cut" for fault in scenario.faults)
+        followers.given = partial(_require_streamed, holdings, accesses)
+        kept = Kept(world, partial(is_kept_for, scenario), loses=loses)
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
             match player.part.role:
@@ -204,7 +220,8 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                 case "pipeline":
                     operations = waited(playing, player, thread)
                     for first in operations:
-                        with Gate(cluster, world.scheduler.current.process.name) as gate:
+                        name = world.scheduler.current.process.name
+                        with Gate(cluster, name) as gate, kept.living(name, replica_tables(cluster)):
                             for operation in itertools.chain([first], operations):
                                 if operation.kind in PIPELINES:
                                     break
@@ -220,7 +237,12 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                 case _:
                     for operation in waited(playing, player, thread):
                         before = holdings.acknowledged
-                        report = operate(cluster, partial(new_volume, world), operation)
+                        with (
+                            kept.cleaning(partial(replica_tables, cluster))
+                            if operation.kind == "vacuum"
+                            else nullcontext()
+                        ):
+                            report = operate(cluster, partial(new_volume, world), operation)
                         if report is not None and report.complete:
                             holdings.everywhere(before, report.epoch)
 
@@ -235,12 +257,23 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             playing.nemesis.done,
             playing.outcomes,
             playing.coverage,
-            [*playing.unexpected, *steps.wrong, *holdings.missing, *accesses.wrong],
+            [*playing.unexpected, *steps.wrong, *holdings.missing, *accesses.wrong, *kept.wrong],
             whole=is_one_range(scenario),
             append_only=scenario.settings.append_only,
             in_time=not forgets or all_are_announced(scenario),
             stream=stream,
         )
+
+
+def _require_streamed(holdings: Holdings, accesses: _Accesses, cluster: Cluster, changes: Iterable[Change]) -> None:
+    """What the stream of changes has is at its level; at ONE that is one replica of which nobody knows."""
+    written = {note: one.level for one in accesses.all for note in one.notes.values() if one.kind == "write"}
+    rows = [
+        (Acknowledged(one.key, one.note, "QUORUM"), one.written_at)
+        for one in changes
+        if one.kind != "delete" and one.note is not None and written.get(one.note) in ("QUORUM", "ALL")
+    ]
+    holdings.streamed(rows, cluster.metadata)
 
 
 def set_up(world: World, settings: Settings, followers: ChangeFollowers | None = None) -> None:
@@ -265,6 +298,13 @@ def set_up(world: World, settings: Settings, followers: ChangeFollowers | None =
     world.until_done(actor)
     if actor.error is not None:
         raise actor.error
+
+
+def replica_tables(cluster: Cluster) -> list[str]:
+    """Where the replicas of the table are, or may be, by what is known here."""
+    table = cluster.metadata.table(TABLE)
+    volumes = [volume for node in cluster.metadata.directory.members() for volume in node.volumes]
+    return [f"{volume.uri}/{table.directory}/{table.table_id}" for volume in volumes]
 
 
 def waited(playing: Playing, player: Player, thread: int) -> Iterator[Operation]:
@@ -303,6 +343,8 @@ def _come_to_rest(
             if world.folder is not None and is_compacted(scenario):
                 unexpected.extend(_left_uncompacted(cluster, holdings))
             if scenario.settings.changes:
+                # Who was killed lives for the others until its session ends, and what may be its is left alone.
+                world.scheduler.sleep(2 * scenario.settings.session)
                 unexpected.extend(change_histories.settled(cluster))
             with Gate(cluster, "at rest") as gate:
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
@@ -346,13 +388,16 @@ def as_many_as_there_are(cluster: Cluster, scenario: Scenario) -> Iterator[None]
 
 
 def _over_damage(do: Callable[[Gate], None], cluster: Cluster, name: str) -> None:
-    """Read or write as somebody does who tries again where a file was found damaged: it is known from then on."""
-    for _ in range(MOST_DAMAGED):
+    """Read or write as somebody does who tries again where a file was found damaged: it is known from then on. Raises
+    ReadDisturbed where it is not.
+    """
+    for left in reversed(range(MOST_DAMAGED)):
         try:
             with Gate(cluster, name) as gate:
                 return do(gate)
         except ReadDisturbed:
-            continue
+            if not left:
+                raise
 
 
 def new_volume(world: World, number: int) -> tuple[str, list[tuple[str, str, int]]]:
@@ -452,10 +497,12 @@ def _of_space(world: World, metadata: ClusterMetadata, destroyed: Collection[str
     # What was declared lost nobody opens any more.
     lost = {volume.uri for node in metadata.directory.nodes.values() if node.lost for volume in node.volumes}
     tables = {f"{table.directory}/{table.table_id}" for table in metadata.schema.tables.values()}
+    # What is kept for longer than this was to be restored, and could not be.
+    kept = {f"{one.table.directory}/{one.table.table_id}" for one in metadata.dropped.tables.values()}
     found = []
     for uri in sorted({*held, *(f"/disks/{name}" for name in world.disk.names("/disks"))} - {*destroyed, *lost}):
         below = {path.removeprefix(f"{uri}/") for path, _ in files_below(world.disk, f"{uri}/{KEYSPACE}")}
-        for table in sorted({*tables, *("/".join(path.split("/")[:2]) for path in below)}):
+        for table in sorted({*tables, *("/".join(path.split("/")[:2]) for path in below)} - kept):
             there = {path.removeprefix(f"{table}/") for path in below if path.startswith(f"{table}/")}
             if table not in tables or uri not in held:
                 # Of a table that was made and never committed the empty replicas stay: vacuum has never heard of it.

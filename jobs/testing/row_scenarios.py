@@ -54,6 +54,15 @@ def must_stay_for(scenario: Scenario, who: str) -> bool:
     return not any(fault.kind in PROCESSES and _may_strike(fault, (reader, "upkeep")) for fault in faults)
 
 
+def is_kept_for(scenario: Scenario, who: str) -> bool:
+    """Whether vacuum has to leave what `who` may read: as `must_stay_for` says, and no clocks are further apart than it
+    takes them to be.
+    """
+    skews = [part.skew for part in scenario.parts]
+    apart = max(skews, default=0.0) - min(skews, default=0.0)
+    return apart <= scenario.settings.clock_margin and must_stay_for(scenario, who)
+
+
 def _may_strike(fault: Fault, names: tuple[str, ...]) -> bool:
     return not fault.victim or fault.victim.startswith(names)
 

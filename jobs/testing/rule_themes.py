@@ -5,7 +5,7 @@ two steps, and what others do meanwhile.
 from __future__ import annotations
 
 from epochlake.jobs.testing.nemesis import MOUNTS
-from epochlake.jobs.testing.themes import KEYS, OTHER_ROWS, Lying, Theme
+from epochlake.jobs.testing.themes import KEYS, OTHER_ROWS, SOME, WIDE, Lying, Theme
 
 BLIND_COORDINATORS = Theme(
     seconds=(4.0, 8.0),
@@ -69,9 +69,9 @@ SLOW_EYES = Theme(
         Lying(
             ("pause",),
             ("pipeline",),
-            ("log read, done", "zookeeper getdata, done", "volume read", "volume list", "volume look at"),
-            (8, 16, 24),
-            (0.8, 3.0),
+            (*["log read, done"] * 3, "volume read"),
+            (16, 24, 40),
+            (0.5, 1.5),
             ("", "tablet allow_write_both_read_old", "tablet streaming", "tablet write_both_read_new"),
         ),
     ),
@@ -150,7 +150,7 @@ HALF_BATCHES = Theme(
 """Batches that are tried again by those who see the other replicas, and none that whoever tried before has reached."""
 
 COMPACTED_BATCHES = Theme(
-    seconds=(20.0, 30.0),
+    seconds=(12.0, 18.0),
     tables=1.0,
     keys=(KEYS,),
     paces=(1.5,),
@@ -169,32 +169,36 @@ COMPACTED_BATCHES = Theme(
 """Batches that come again when their files have been merged, and then deleted."""
 
 HOLDING = Theme(
-    seconds=(30.0, 45.0),
+    seconds=(12.0, 18.0),
     tables=1.0,
     keys=(1, 3),
-    paces=(2.0,),
+    paces=(1.0,),
     operations=("balance",),
     operator_paces=(60.0,),
     upkeep=("compact", "compact", "vacuum", "vacuum"),
     tablets=(1, 2),
     replication=(3, 2),
-    accesses=("write", "write", "read late", "read late", "new pipeline"),
+    accesses=("write", "write", "read late", "read late", "read"),
     pipelines=(2, 3),
     keepers=(2,),
-    upkeep_paces=(1.0, 2.0),
+    upkeep_paces=(0.5, 1.0),
     holds=(20.0,),
-    clock_margins=(1.0,),
+    followed=0.0,
+    clock_margins=(5.0,),
 )
 """Reads that take their time, of what others merge and clean up."""
 
 HOLDING_CUT_OFF = HOLDING._replace(
-    seconds=(40.0, 60.0),
-    lying=(
-        Lying(("cut",), ("pipeline",), ("zookeeper getdata", "volume read", "volume write"), (1, 2, 3), (15.0, 40.0)),
-    ),
+    seconds=(24.0, 30.0),
+    paces=(3.0,),
+    accesses=(*["write"] * 3, "read", "read late"),
+    pipelines=(1, 1),
+    holds=(6.0,),
+    lying=(Lying(("cut",), ("pipeline",), ("volume read", "volume link"), (3, 4), (12.0, 24.0), early=0.3),),
+    upkeep_paces=(2.0,),
     session=1.5,
 )
-"""The same, by those who are cut off from ZooKeeper meanwhile."""
+"""The same, by somebody who is cut off from ZooKeeper meanwhile."""
 
 LATE_COMMITS = Theme(
     seconds=(20.0, 30.0),
@@ -221,27 +225,28 @@ LATE_COMMITS = Theme(
 """Pipelines that stand still when they have looked for what they commit, while others clean up; some of whom die."""
 
 HALF_REBUILT = Theme(
-    seconds=(4.0, 8.0),
+    seconds=(12.0, 16.0),
     keys=(KEYS,),
-    paces=(0.1, 0.3),
-    operations=("rebuild", "rebuild", "cancel", "cancel"),
-    operator_paces=(0.5,),
-    sorts=(("lost storage",),),
+    paces=(0.5,),
+    operations=("rebuild", "cancel"),
+    operator_paces=(1.6,),
     tablets=(0,),
     sights=("most",),
     replication=(3,),
     accesses=(*["write"] * 3, *["read"] * 3),
     pipelines=(3, 4),
     levels=("QUORUM",),
+    coordinators=(1,),
     read_levels=("QUORUM",),
     append_only=0.5,
     lying=(
+        Lying(("lost storage",), ("pipeline",), ("volume link", "volume read"), (1,), early=0.02),
         Lying(
             ("pause",),
             ("coordinator",),
-            ("zookeeper create", "volume rename to"),
-            (2, 4),
-            (1.0, 3.0),
+            ("volume rename to", "volume link", "volume read"),
+            (12, 24),
+            (1.5, 2.5),
             ("rebuild before MID",),
         ),
     ),
@@ -292,24 +297,24 @@ LATE_REPAIRS = Theme(
     seconds=(5.0, 9.0),
     keys=(2, 4),
     paces=(0.1,),
-    operations=("shuttle",),
-    operator_paces=(0.3,),
+    operations=("shift",),
+    operator_paces=(0.6, 1.0),
     upkeep=("repair",),
     sights=("most",),
     replication=(3,),
     accesses=("write", "write", "write", "delete", "read"),
     pipelines=(2, 3),
-    keepers=(1, 2),
-    upkeep_paces=(0.2,),
+    keepers=(2,),
+    upkeep_paces=(0.1, 0.2),
     levels=("QUORUM",),
     coordinators=(1,),
     lying=(
         Lying(
             ("pause",),
             ("upkeep",),
-            ("volume link", "volume link", "volume rename to, done", "volume read"),
-            (6, 12),
-            (0.6, 2.5),
+            ("volume link", "volume link", "volume rename to, done"),
+            (12, 24),
+            (0.8, 2.5),
         ),
     ),
 )
@@ -378,14 +383,14 @@ SHELVING = Theme(
     seconds=(4.0, 8.0),
     tables=0.6,
     keys=(2,),
-    paces=(1.0,),
+    paces=(0.5,),
     operations=(*["drop and restore"] * 4, "move", "leave", "add", "shift"),
     operator_paces=(0.1, 0.5),
     upkeep=("vacuum", "vacuum", "snapshot"),
     sorts=((), (), ("kill",), ("pause", "access fails"), ("clock jumps",), MOUNTS),
     tablets=(0, 0, 1, 2),
     replication=(3, 2),
-    accesses=("write", "read"),
+    accesses=("write", "read", *["new pipeline"] * 4),
     pipelines=(1, 1),
     keepers=(1, 2),
     upkeep_paces=(0.2, 0.5),
@@ -436,11 +441,228 @@ ROTTEN_MERGES = Theme(
 )
 """Files that rot right before they are merged."""
 
-RULES = (BLIND_COORDINATORS, OUT_OF_REACH, LOST_FENCES, SLOW_EYES, LATE_HANDS, BACK_AND_AGAIN, HALF_BATCHES, SHELVING)
+FOLLOWED_WRITES = Theme(
+    seconds=(4.0, 8.0),
+    keys=(2, KEYS),
+    paces=(0.05, 0.3),
+    operations=("balance", "shift"),
+    operator_paces=(4.0,),
+    upkeep=("repair",),
+    tablets=(1, 2, 4),
+    sights=("most", "all", "few"),
+    replication=(3,),
+    accesses=(*["write"] * 4, "delete", "batch", "batch again", "read"),
+    pipelines=(2, 4),
+    levels=("QUORUM", "QUORUM", "ALL"),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("kill", "pause", "pause", "access fails"),
+            ("pipeline", "upkeep", "follower"),
+            ("root link", "root link, done", "volume link, done", "volume link", "root read", "volume read"),
+            (2, 6, 12),
+            (0.5, 3.0),
+        ),
+    ),
+    append_only=0.3,
+    followed=1.0,
+)
+"""Writes whose changes are followed, by pipelines that die or stand still between what they land and what they tell."""
+
+WAVERING = Theme(
+    seconds=(6.0, 9.0),
+    keys=(4, KEYS),
+    paces=(0.1,),
+    operations=("waver",),
+    operator_paces=(0.3,),
+    sights=("most",),
+    replication=(3, 2),
+    accesses=(*["write"] * 4, "batch"),
+    pipelines=(3, 4),
+    levels=("ALL",),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("pause",),
+            ("coordinator",),
+            ("zookeeper setdata", "volume link", "volume read"),
+            (12, 24),
+            (0.5, 1.0),
+            ("tablet write_both_read_old",),
+        ),
+    ),
+    append_only=0.5,
+    attempts=(12,),
+)
+"""Changes that are taken back and begin again, while writes to all replicas wait for the one that is to leave, which
+their machine does not see: what the pending replica has acknowledged it has dropped, and gets again without.
+"""
+
+NARROW_AND_WIDE = Theme(
+    seconds=(10.0, 14.0),
+    keys=(4, KEYS),
+    paces=(1.0,),
+    operations=("replication", "replication", "keyspace beside"),
+    operator_paces=(0.4,),
+    tablets=(0,),
+    replication=(3,),
+    accesses=("write",),
+    pipelines=(2, 2),
+    levels=("ALL",),
+    coordinators=(1,),
+    lying=(
+        Lying(MOUNTS, ("pipeline",), ("volume link", "volume read", "volume link, done"), (4, 8), (4.0, 8.0)),
+        Lying(
+            ("pause",),
+            ("coordinator",),
+            ("volume rename to", "volume link", "zookeeper create"),
+            (0, 4),
+            (0.3, 1.0),
+            ("change_replication before MID", "change_replication before MID", "change_replication before START"),
+        ),
+    ),
+    append_only=0.5,
+    attempts=(12,),
+)
+"""Ranges that get fewer replicas and more again, while writes to all of them wait for one that is out of reach."""
+
+HALF_MERGED = Theme(
+    seconds=(4.0, 7.0),
+    tables=1.0,
+    keys=(KEYS,),
+    paces=(0.1, 0.3),
+    operations=("balance",),
+    operator_paces=(20.0,),
+    upkeep=("compact",),
+    tablets=(1, 1, 0),
+    replication=(3, 3, 2),
+    accesses=("write", "write", "read", "read"),
+    pipelines=(2, 3),
+    upkeep_paces=(0.3, 0.6),
+    levels=("QUORUM", "ALL"),
+    read_levels=("QUORUM",),
+    coordinators=(1,),
+    lying=(Lying(("pause", "access fails"), ("upkeep",), ("volume link",), (12, 24), (0.3, 1.0)),),
+    append_only=1.0,
+)
+"""Rows that are never replaced, read while some replicas have a merged file and others what it stands for."""
+
+HALF_FORGOTTEN = Theme(
+    seconds=(4.0, 7.0),
+    tables=1.0,
+    keys=(1, 2),
+    paces=(0.3,),
+    operations=("balance",),
+    operator_paces=(20.0,),
+    upkeep=(SOME,),
+    replication=(2, 3),
+    accesses=(WIDE, "delete", "delete", "delete", "read"),
+    pipelines=(1, 2),
+    upkeep_paces=(0.4,),
+    levels=("ALL",),
+    coordinators=(1,),
+    append_only=0.0,
+    hasty=1.0,
+)
+"""Deletes that are put together with other deletes, and not with the large files of what they delete."""
+
+LOST_ANSWERS = Theme(
+    seconds=(6.0, 9.0),
+    keys=(2, 4),
+    paces=(0.05,),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    replication=(3, 2),
+    accesses=("write",),
+    pipelines=(3, 4),
+    levels=("ALL",),
+    coordinators=(1,),
+    lying=(
+        Lying(("access fails",), ("pipeline",), ("volume link, done",), (24, 40)),
+        Lying(
+            ("pause",),
+            ("pipeline",),
+            ("volume list", "volume read", "volume look at"),
+            (16, 32),
+            (1.0, 3.0),
+            ("tablet allow_write_both_read_old", "tablet use_new", "tablet streaming"),
+        ),
+    ),
+    append_only=0.5,
+)
+"""Commits whose answers are lost, by those who stand still before they look whether they have landed."""
+
+SOURCES = Theme(
+    seconds=(4.0, 7.0),
+    keys=(2,),
+    paces=(0.3,),
+    operations=("shuttle",),
+    operator_paces=(0.3,),
+    replication=(3, 2),
+    accesses=("write", "read"),
+    pipelines=(1, 2),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("access fails",),
+            ("coordinator",),
+            ("volume link", "volume write", "volume read"),
+            (12, 24),
+            during=("tablet streaming",),
+        ),
+    ),
+)
+"""Replicas that rows are streamed from, and that could not be fenced right before."""
+
+SWEEPS = Theme(
+    seconds=(6.0, 10.0),
+    keys=(KEYS,),
+    paces=(0.2,),
+    operations=("add", "add", "add", "move", "leave"),
+    operator_paces=(0.3, 0.6),
+    tablets=(0,),
+    replication=(2, 3),
+    accesses=("write", "write", "read"),
+    pipelines=(1, 2),
+    levels=("ALL",),
+    coordinators=(1, 2),
+)
+"""Nodes that come and go at the same time: what one leaves behind is swept while another one gets rows."""
+
+ROTTEN_CUTS = Theme(
+    seconds=(5.0, 8.0),
+    keys=(KEYS,),
+    paces=(0.3,),
+    operations=("add", "leave", "move"),
+    operator_paces=(0.4,),
+    tablets=(0,),
+    replication=(2, 2, 3),
+    accesses=("write", "write", "read"),
+    pipelines=(1, 2),
+    levels=("ALL",),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("flipped bit",),
+            ("coordinator",),
+            ("log append, done", "zookeeper setdata", "volume read", "volume link, done"),
+            (8, 16, 24),
+            during=("join before MID", "leave before MID", "move before MID"),
+        ),
+    ),
+    append_only=0.5,
+)
+"""Files that rot right before pieces are cut of them."""
+
+RULES = (
+    *(BLIND_COORDINATORS, OUT_OF_REACH, LOST_FENCES, SLOW_EYES, LATE_HANDS, BACK_AND_AGAIN, HALF_BATCHES, SHELVING),
+    *(WAVERING, HALF_MERGED, HALF_FORGOTTEN, SOURCES),
+)
 """Those that are drawn with all others."""
 
 BY_NAME_ONLY = (
     *(COMPACTED_BATCHES, HOLDING, HOLDING_CUT_OFF, LATE_COMMITS, HALF_REBUILT, LOST_AND_READ, LOST_MEANWHILE),
-    *(LATE_REPAIRS, PREPARED_TWICE, GIVEN_UP, ROTTEN_SOURCES, ROTTEN_MERGES),
+    *(LATE_REPAIRS, PREPARED_TWICE, GIVEN_UP, ROTTEN_SOURCES, ROTTEN_MERGES, ROTTEN_CUTS),
+    *(NARROW_AND_WIDE, SWEEPS, FOLLOWED_WRITES, LOST_ANSWERS),
 )
 """Those that had too few histories yet to be drawn where nobody asks for them."""

@@ -6,6 +6,9 @@
 - Of any two placements that follow each other every quorum that is read meets every quorum that is written, as some
   plan by the one while others plan by the other.
 - A tablet is in one transition at a time.
+- The replica that a tablet leaves is fenced when its rows have been taken from there.
+- Storage is declared lost while of each range a quorum of those that are read is left. Nobody who knows of that fences
+  it any more.
 
 Nothing of production code is asked but what the metadata says of placements, and who is declared lost.
 """
@@ -22,7 +25,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, Transition, VolumeId
 from epochlake.metastore.metadata.placements import Placement, TablePlacements, index_of
 from epochlake.placement.ring.state import STEPS, Step
-from epochlake.placement.tablets.transitions import FORWARD, Stage
+from epochlake.placement.tablets.transitions import FORWARD, Kind, Stage
 
 _AFTER_A_BARRIER = {
     Stage.ALLOW_WRITE_BOTH_READ_OLD: Stage.WRITE_BOTH_READ_OLD,
@@ -32,33 +35,53 @@ _AFTER_A_BARRIER = {
 }
 """The stages that are left behind a barrier on the way there, and where they lead."""
 
+_STREAMED = (Stage.STREAMING, Stage.WRITE_BOTH_READ_NEW)
+"""The step behind the streaming."""
+
 _BACK_BEHIND_A_BARRIER = (Stage.WRITE_BOTH_READ_OLD, Stage.CLEANUP_TARGET)
 """The step of the way back from where the new replicas were read."""
 
 
 class Steps:
-    """Follows what the metadata says of placements. `harmed`: places whose storage is destroyed in this history: of
-    their fences nothing is known.
+    """Follows what the metadata says of placements. `harmed`: places whose storage is destroyed in this history, by
+    operators, or by what the world does (`destroyed`): of their fences nothing is known.
     """
 
-    def __init__(self, world: World, harmed: Collection[str]) -> None:
+    def __init__(self, world: World, harmed: Collection[str], destroyed: Collection[str] = ()) -> None:
         self.wrong: list[str] = []
         """What did not hold."""
         self._world = world
         self._harmed = harmed
+        self._destroyed = destroyed
         self._before: ClusterMetadata | None = None
         self._replicas: dict[str, ReplicaFiles] = {}
+        self._declared: dict[VolumeId, int] = {}
+        """At which epoch storage was declared lost."""
 
     def learn(self, metadata: ClusterMetadata) -> None:
         """An epoch has become known to somebody, who has not acted on it yet."""
         before, self._before = self._before, metadata
         if before is None or metadata.epoch != before.epoch + 1:
             return  # who began at a snapshot has not seen the steps before it
+        self.wrong += _without_quorum(before, metadata)
+        self._declared |= dict.fromkeys(metadata.directory.lost - before.directory.lost, metadata.epoch)
+        self.wrong += self._opened(metadata)
         if before.tablets is metadata.tablets and before.rings is metadata.rings:
             return
         self.wrong += self._transitions(before, metadata)
         self.wrong += self._operations(before, metadata)
         self.wrong += _apart(before, metadata)
+
+    def _opened(self, metadata: ClusterMetadata) -> Iterator[str]:
+        """Storage that is lost, and was fenced at an epoch at which that was known."""
+        for volume, epoch in list(self._declared.items()):
+            for table in metadata.schema.tables.values():
+                fence = self._fence(metadata, table, volume)
+                if fence is not None and fence >= metadata.fence_at(epoch):
+                    del self._declared[volume]
+                    name = metadata.describe(volume)
+                    yield f"{name} was declared lost at epoch {epoch}, and fenced at {fence} after that"
+                    break
 
     def _transitions(self, before: ClusterMetadata, now: ClusterMetadata) -> Iterator[str]:
         for key, then in before.tablets.transitions.items():
@@ -76,6 +99,22 @@ class Steps:
                 needed = [then.pending] if there and after.error is None else []
                 sets = [then.replicas, then.new_replicas]
                 yield from self._unfenced(before, now, table, sets, then.epoch, needed, f"{name} went on")
+            elif (then.stage, after.stage) == _STREAMED:
+                yield from self._taken_from(before, now, table, then, name)
+
+    def _taken_from(
+        self, before: ClusterMetadata, now: ClusterMetadata, table: Table, then: Transition, name: str
+    ) -> Iterator[str]:
+        """Where the replica that is left may take more rows of before after it was streamed."""
+        leaving = then.leaving
+        if leaving is None or then.kind is Kind.REBUILD or leaving in before.directory.lost | now.directory.lost:
+            return  # others are the sources, as many as meet every quorum
+        fence = self._fence(before, table, leaving)
+        if fence is not None and fence < before.fence_at(then.epoch):
+            yield (
+                f"{name} was streamed at epoch {now.epoch}, and {before.describe(leaving)}, which it leaves, is fenced "
+                f"at {fence} only"
+            )
 
     def _operations(self, before: ClusterMetadata, now: ClusterMetadata) -> Iterator[str]:
         for name, then in before.rings.operations.items():
@@ -125,9 +164,9 @@ class Steps:
             yield f"{what} at epoch {now.epoch}, and who gets rows is not fenced at {epoch}: {said}"
 
     def _fence(self, metadata: ClusterMetadata, table: Table, volume: VolumeId) -> int | None:
-        """Where a replica is fenced; None where nobody can tell."""
+        """Where a replica is fenced; None where nobody can tell. What was declared lost has what it had before."""
         uri = metadata.directory.volumes[volume].uri
-        if uri in self._harmed:
+        if uri in self._destroyed or (uri in self._harmed and volume not in metadata.directory.lost):
             return None
         path = f"{uri}/{table.directory}/{table.table_id}"
         replica = self._replicas.setdefault(path, ReplicaFiles(self._world, path))
@@ -176,6 +215,26 @@ def _apart(before: ClusterMetadata, now: ClusterMetadata) -> Iterator[str]:
                         f"who reads {table.full_name} by the placement of {told} the step to epoch {now.epoch}, "
                         f"{list(reader.reads)}, can pass over what is written by the other one, {sets}"
                     )
+
+
+def _without_quorum(before: ClusterMetadata, now: ClusterMetadata) -> Iterator[str]:
+    """Ranges of which no quorum of those that are read is left, by a declaration that nobody has forced."""
+    declared = now.directory.lost - before.directory.lost
+    if not declared or any(one.force for one in now.open_requests()):
+        return
+    for table_id, table in now.schema.tables.items():
+        if table_id not in before.schema.tables:
+            continue
+        placements = before.placements(table_id)
+        for index in range(len(placements.lows)):
+            reads = placements.placement(index).reads
+            left = [volume for volume in reads if volume not in now.directory.lost]
+            if declared.intersection(reads) and len(left) <= len(reads) - (len(reads) // 2 + 1):
+                yield (
+                    f"{sorted(declared)} were declared lost at epoch {now.epoch}, and of {list(reads)}, which are read "
+                    f"of {table.full_name}, only {left} are left"
+                )
+                break
 
 
 @cache

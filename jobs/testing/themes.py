@@ -13,13 +13,16 @@ DESTRUCTIVE = ("rebuild", "remove", "replace")
 
 OPERATIONS = (
     *("leave", "add", "maintenance", "balance", "resize", "cancel", "pause request", "move", "shift", "replication"),
-    *("come and go", "drop and restore", "shuttle"),
+    *("come and go", "drop and restore", "shuttle", "waver", "keyspace beside"),
     *DESTRUCTIVE,
 )
 """What operators do."""
 
 UPKEEP = ("repair", "repair bytes", "compact", "vacuum", "compact log", "snapshot", "verify")
 """What is done to replicas, beside writing."""
+
+SOME = "compact some"
+"""Putting small files together, and leaving alone what is far larger."""
 
 WIDE = "write wide"
 """Writing rows that take much more room than others."""
@@ -35,6 +38,10 @@ ACCESSES = (
     *("batch", "batch", "batch again", "batch again", OTHER_ROWS),
 )
 """What pipelines do."""
+
+
+FOLLOWED = 0.25
+"""So many histories have followers of the table's changes."""
 
 
 class Lying(NamedTuple):
@@ -67,7 +74,8 @@ class Theme(NamedTuple):
     reads are executed, at most. `keepers_see_all`: whether upkeep reaches all places. `append_only`: so likely rows are
     never replaced. `hasty`: so likely a compaction forgets deletes at once. `coordinators_see`: what machines of
     coordinators see of places, as `sights` says of pipelines. `barriers` and `attempts`: as in the settings.
-    `anywhere`: whether operators give up what any node has; else those of a history give up one node alone.
+    `anywhere`: whether operators give up what any node has; else those of a history give up one node alone. `followed`:
+    so likely the table's changes are followed.
     """
 
     seconds: tuple[float, float]
@@ -100,3 +108,4 @@ class Theme(NamedTuple):
     barriers: tuple[float, ...] = (3600.0,)
     attempts: tuple[int, ...] = (3,)
     anywhere: bool = False
+    followed: float = FOLLOWED

@@ -134,6 +134,8 @@ class World:
         self.seen = WorldDisk(self.scheduler, self.cuttable, self.troubles, latency)
         self.rotted: dict[str, int] = {}
         """In which files bits were flipped, and at which step the last time."""
+        self.rotted_ends: dict[str, bytes] = {}
+        """What that has left of those in whose ends it was, behind all rows."""
         self.keeper = Process("world")
         """The process of what nobody in the world does, which never ends."""
         self.processes: list[Process] = []

@@ -8,9 +8,15 @@ from collections.abc import Callable, Iterator
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.gate import planning, verified_reading
 from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.replicas import opening
+from epochlake.jobs.replicas.fences import change_properties, raise_fence
+from epochlake.jobs.replicas.opening import address_of
+from epochlake.jobs.replicas.replica import UNFILLED, open_snapshot
 from epochlake.jobs.testing import holding
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
+from epochlake.jobs.testing.power import files_below
 from epochlake.jobs.testing.row_drawing import place
 from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, WorldRows
 from epochlake.jobs.testing.world import World
@@ -136,3 +142,68 @@ def test_an_older_row_of_its_key_does_not_stand_for_a_row(world: World) -> None:
     looking = holdings(world, metadata)
     looking.acknowledge([Acknowledged(1, "second", "QUORUM")])
     assert len(looking.missing) == 1
+
+
+@pytest.mark.parametrize(("lacking", "is_noticed"), [(1, False), (2, True)])
+def test_a_change_is_noticed_that_is_streamed_before_a_quorum_has_it(
+    world: World, lacking: int, *, is_noticed: bool
+) -> None:
+    metadata = written(world, "first", "second")
+    for number in range(1, 1 + lacking):
+        world.disk.delete(newest_commit(world, metadata, number))
+    looking = holdings(world, metadata)
+    looking.streamed([(Acknowledged(1, note, "QUORUM"), 0) for note in ("first", "second")], metadata)
+    assert ["'second') is in the stream of changes" in one for one in looking.missing] == [True] * is_noticed
+
+
+def test_a_copy_with_other_bytes_is_noticed_unless_something_has_damaged_it(world: World) -> None:
+    metadata = written(world, "first")
+    [path] = [path for path, _ in files_below(world.disk, place(2)) if path.endswith(".parquet")]
+    for rotted in ({}, {path: 1}):
+        looking = holdings(world, metadata)
+        looking.acknowledge([Acknowledged(1, "first", "QUORUM")])
+        assert looking.missing == []
+        data = world.disk.read(path)
+        world.disk.write(path, data[:10] + bytes([data[10] ^ 1]) + data[11:], new=False)
+        world.rotted |= rotted
+        looking.acknowledge([Acknowledged(1, "first", "QUORUM")])
+        told = [one for one in looking.missing if "has other bytes than it was written with" in one]
+        assert [path in one for one in told] == [True] * (not rotted)
+        world.disk.write(path, data, new=False)
+
+
+def test_a_read_at_an_epoch_that_a_replica_is_past_is_noticed(world: World) -> None:
+    before, said = written(world, "first"), []
+
+    def work() -> None:
+        with world.cluster(world.scheduler.current.process) as cluster:
+            administration.pause_balancing(cluster)
+            table = cluster.metadata.table(TABLE)
+            for volume in cluster.metadata.directory.volumes:
+                raise_fence(address_of(cluster.storage, cluster.metadata, table, volume), cluster.metadata.fence)
+            with Gate(cluster, "a pipeline") as gate:
+                gate.write(WorldRows({1: "second"}), table, "ALL", None)
+                plan = gate.plan_read(table, "ALL")
+                said.extend(holdings(world, at).is_shown_too_much(plan, at) for at in (before, gate.planning.metadata))
+
+    in_world(world, work)
+    assert "when it was fenced at" in said[0]
+    assert said[1] == ""
+
+
+def test_a_read_of_what_a_rebuild_has_not_filled_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, said = written(world, "first"), []
+    monkeypatch.setattr(planning, "open_to_read", opening.open_all)
+    monkeypatch.setattr(verified_reading, "open_to_read", opening.open_all)
+
+    def work() -> None:
+        with world.cluster(world.scheduler.current.process) as cluster, Gate(cluster, "a pipeline") as gate:
+            table = before.table(TABLE)
+            for volume in before.directory.volumes:
+                snapshot = open_snapshot(address_of(cluster.storage, before, table, volume))
+                assert change_properties(snapshot, {UNFILLED: "a rebuild"})
+            gate.write(WorldRows({1: "second"}), table, "ALL", None)
+            said.append(holdings(world, before).is_shown_too_much(gate.plan_read(table, "ALL"), before))
+
+    in_world(world, work)
+    assert "which is being rebuilt" in said[0]

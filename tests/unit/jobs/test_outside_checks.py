@@ -5,14 +5,19 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from epochlake.jobs.administration import unused_files
+from epochlake.jobs.gate import verified_reading
 from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.planning import Planning
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
-from epochlake.jobs.testing import log_checkers, row_checkers
+from epochlake.jobs.testing import log_checkers, log_histories, row_checkers
+from epochlake.jobs.testing.keeping import Kept
 from epochlake.jobs.testing.log_histories import log_history
+from epochlake.jobs.testing.power import restore
 from epochlake.jobs.testing.replica_files import Unreadable, decoded
 from epochlake.jobs.testing.row_histories import row_history
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
+from epochlake.jobs.testing.world import ROOT, World
 from epochlake.metastore.log.delta import DeltaLog
 
 
@@ -59,6 +64,93 @@ def test_what_a_lost_append_has_stored_is_noticed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(DeltaLog, "_discard", lambda *_: None)
     found = log_checkers.violations(log_history(appended_at_once()))
     assert any("no commit of the log names" in one for one in found), found
+
+
+def read_and_cleaned_up() -> Scenario:
+    """A pipeline that has begun before what it may read is merged, and is cleaned up by somebody else."""
+    writes = tuple(Operation("write", 0.2, f"w{number}", (0,), "ALL") for number in range(3))
+    lives = Operation("read", 6.0, level="QUORUM")
+    upkeep = (Operation("compact", 2.0, number=2), Operation("vacuum", 2.5), Operation("vacuum", 1.0))
+    parts = (Part("pipeline0", "pipeline", ((*writes, lives),)), Part("upkeep", "upkeep", (upkeep,)))
+    settings = Settings(delta=True, tablets=1, replication=3, clock_margin=1.0)
+    return Scenario("rows", 3, 8.0, settings, parts)
+
+
+def test_a_file_is_noticed_that_a_pipeline_may_read_and_vacuum_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert row_checkers.violations(row_history(read_and_cleaned_up())) == []
+    monkeypatch.setattr(unused_files, "live_leases", lambda _: [])
+    found = row_checkers.violations(row_history(read_and_cleaned_up()))
+    assert any("pipeline0 lives, and vacuum has deleted" in one for one in found), found
+
+
+def test_a_copy_with_a_damaged_end_is_noticed_that_a_read_is_planned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = tuple(Operation("write", 0.2, f"w{number}", (0, 1), "ALL") for number in range(2))
+    reads = tuple(Operation("read", 0.3, level="QUORUM") for _ in range(4))
+    parts = (Part("pipeline0", "pipeline", ((*writes, *reads),)),)
+    rots = Fault("flipped bit", 0.8, place="/disks/n1")  # with this seed, in a footer
+    scenario = Scenario("rows", 2, 3.0, Settings(tablets=1, replication=3, append_only=True), parts, (rots,))
+    assert row_checkers.violations(row_history(scenario)) == []
+    monkeypatch.setattr(verified_reading, "_damaged", lambda _: [])
+    found = row_checkers.violations(row_history(scenario))
+    assert any("whose end was damaged before it began" in one for one in found), found
+
+
+REPLICA = "/disks/n1/air/flights"
+
+
+def kept_of(world: World) -> tuple[Kept, str]:
+    """What is looked at when a vacuum has ended, and the only file of a replica table."""
+    table = REPLICA
+    log = f"{table}/_delta_log/{0:020}.json"
+    world.disk.make_directory("/disks")
+    restore(world.disk, "/disks", {log: b'{"add": {"path": "t/f.parquet"}}\n', f"{table}/t/f.parquet": b"rows"})
+    return Kept(world, lambda _: True, loses=False), f"{table}/t/f.parquet"
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [("f.parquet", ""), (".f.parquet.vacuum-1", "under another name, and it is live"), ("", "which is live")],
+)
+def test_a_live_file_is_noticed_that_vacuum_has_not_left_where_it_was(left: str, said: str) -> None:
+    with World(3) as world:
+        kept, path = kept_of(world)
+        with kept.cleaning(lambda: [REPLICA]):
+            data = world.disk.read(path)
+            world.disk.delete(path)
+            if left:
+                world.disk.write(path.replace("f.parquet", left), data, new=True)
+        assert [said in one for one in kept.wrong] == [True] * bool(said)
+
+
+def test_what_was_over_before_a_pipeline_began_may_go() -> None:
+    with World(3) as world:
+        kept, path = kept_of(world)
+        log = path.replace("t/f.parquet", f"_delta_log/{1:020}.json")
+        world.disk.write(log, b'{"remove": {"path": "t/f.parquet"}}\n', new=True)
+
+        def work() -> None:
+            with kept.living("one", [REPLICA]), kept.cleaning(lambda: [REPLICA]):
+                world.disk.delete(path)
+
+        world.until_done(world.run(world.process("somebody"), work))
+        assert kept.wrong == []
+
+
+def test_commits_of_the_log_are_noticed_for_which_no_checkpoint_stands_that_is_on_the_disk() -> None:
+    with World(3, delta=True) as world:
+        world.found()
+        log = f"{ROOT}/log/_delta_log"
+        checkpoint = f"{log}/{3:020}.checkpoint.parquet"
+        world.cuttable.write(checkpoint, b"a checkpoint", new=True)
+        world.disk.write(f"{log}/{4:020}.json", b"", new=True)
+        assert log_histories.only_in_memory(world) == []
+        for version in range(4):
+            if world.disk.status(f"{log}/{version:020}.json") is not None:
+                world.disk.delete(f"{log}/{version:020}.json")
+        [said] = log_histories.only_in_memory(world)
+        assert said == "the commits of the log before 4 were deleted, and no checkpoint of them is on the disk"
+        world.cuttable.sync([checkpoint], [log])
+        assert log_histories.only_in_memory(world) == []
 
 
 def test_a_file_of_which_the_name_of_a_column_has_rotted_is_unreadable() -> None:

@@ -174,6 +174,82 @@ def test_who_gets_the_rows_has_to_be_fenced_as_well(world: World) -> None:
     assert "who gets rows is not fenced" in said
 
 
+def test_rows_that_are_taken_from_a_replica_that_is_not_fenced_are_noticed(world: World) -> None:
+    def moves(moving: Moving) -> None:
+        moving.begin()
+        moving.go_to(Stage.STREAMING)
+        moving.fence(*moving.old[1:], moving.pending)  # which is enough for the barriers
+        moving.go(Stage.WRITE_BOTH_READ_NEW)
+
+    [said] = in_world(world, moves).steps.wrong
+    assert "which it leaves, is fenced at" in said
+
+
+def test_what_has_come_to_a_new_replica_stays_there(world: World) -> None:
+    def moves(moving: Moving) -> None:
+        moving.begin()
+        moving.go_to(Stage.WRITE_BOTH_READ_OLD)
+        with Gate(moving.cluster, "a pipeline") as gate:
+            gate.write(WorldRows({1: "second"}), gate.planning.table(TABLE), "ALL", None)
+        moving.holdings.acknowledge([Acknowledged(1, "second", "ALL")])
+        assert moving.holdings.missing == []
+        drop_ranges(moving.address(moving.pending), [(MIN_TOKEN, MAX_TOKEN)], moving.cluster.metadata.fence)
+        moving.fence(*moving.old, moving.pending)
+        moving.go(Stage.STREAMING)
+
+    [said] = in_world(world, moves).holdings.missing
+    assert "had come to" in said
+    assert "is not there any more" in said
+
+
+def test_storage_is_declared_lost_while_a_quorum_is_left(world: World) -> None:
+    def declares(moving: Moving) -> None:
+        moving.steps.learn(_lost(moving.cluster.metadata, moving.old[0]))
+        assert moving.steps.wrong == []
+        moving.steps.learn(_lost(_lost(moving.cluster.metadata, moving.old[0]), moving.old[1]))
+
+    [said] = in_world(world, declares).steps.wrong
+    assert "were declared lost" in said
+    assert "only" in said
+
+
+def test_who_knows_that_storage_is_lost_fences_it_no_more(world: World) -> None:
+    def declares(moving: Moving) -> None:
+        lost = _lost(moving.cluster.metadata, moving.old[0])
+        raise_fence(moving.address(moving.old[0]), moving.cluster.metadata.fence)
+        moving.steps.learn(lost)
+        assert moving.steps.wrong == []
+        raise_fence(moving.address(moving.old[0]), lost.fence)
+        moving.steps.learn(_later(lost))
+
+    [said] = in_world(world, declares).steps.wrong
+    assert "was declared lost at epoch" in said
+
+
+def test_lost_storage_is_not_taken_for_fenced(world: World) -> None:
+    def moves(moving: Moving) -> None:
+        moving.begin()
+        lost = _lost(moving.cluster.metadata, moving.old[0])
+        moving.steps.learn(lost)
+        moving.fence(moving.old[1], moving.pending)
+        transitions = {
+            key: msgspec.structs.replace(one, stage=Stage.WRITE_BOTH_READ_OLD, epoch=lost.epoch + 1)
+            for key, one in lost.tablets.transitions.items()
+        }
+        tablets = msgspec.structs.replace(lost.tablets, transitions=transitions, epoch=lost.epoch + 1)
+        moving.steps.learn(_later(lost, tablets=tablets))
+
+    [said] = in_world(world, moves).steps.wrong
+    assert "a quorum is not fenced" in said
+
+
+def _lost(metadata: ClusterMetadata, volume: VolumeId) -> ClusterMetadata:
+    """The metadata of the next epoch, in which the node of a volume is declared lost."""
+    node = metadata.directory.node_of_volume[volume]
+    directory = metadata.directory.with_nodes(msgspec.structs.replace(node, lost=True), epoch=metadata.epoch + 1)
+    return _later(metadata, directory=directory)
+
+
 def test_a_step_of_the_ring_is_noticed_that_is_made_without_its_fences(world: World) -> None:
     wrong: list[str] = []
 
