@@ -464,6 +464,7 @@ FOLLOWED_WRITES = Theme(
             (0.5, 3.0),
         ),
     ),
+    session=1.5,
     append_only=0.3,
     followed=1.0,
 )
