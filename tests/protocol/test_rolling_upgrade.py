@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import tarfile
 import time
-import zipfile
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.support.agents import AgentProcess, free_ports
+from tests.support.releases import Release, packages_of
 from tests.support.slices import THOROUGH
 from tests.support.waiting import eventually
-
-ROOT = Path(__file__).parents[2]
 
 BEFORE = "fd8041b59733"
 """A commit of the release before features; its wheel is made from the history."""
@@ -40,42 +36,7 @@ pytestmark = pytest.mark.skipif(not THOROUGH, reason="builds a wheel: EPOCHLAKE_
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the packages of the release before are, from a wheel of its own."""
-    home = tmp_path_factory.mktemp("before")
-    archive = home / "sources.tar"
-    made = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", "--output", str(archive), BEFORE], capture_output=True, text=True
-    )
-    if made.returncode:
-        pytest.skip(f"there is no history with commit {BEFORE} here: {made.stderr.strip()}")
-    with tarfile.open(archive) as sources:
-        sources.extractall(home / "sources", filter="data")
-    offline = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation"]
-    command = [sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", str(home), str(home / "sources")]
-    built = subprocess.run(command, capture_output=True, text=True, cwd=home)
-    assert built.returncode == 0, built.stderr
-    [wheel] = home.glob("*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(home / "site")
-    return home / "site"
-
-
-class Release:
-    """One release of the product on a root, each command a process of its own."""
-
-    def __init__(self, root: Path, site: Path | None) -> None:
-        self.root = root
-        self.environment = {**os.environ, "PYTHONPATH": str(site)} if site else dict(os.environ)
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-P", "-m", "epochlake.jobs.cli.entry", "--root", str(self.root), "-o", "json"]
-        return subprocess.run(
-            [*command, *words], capture_output=True, text=True, cwd=self.root.parent, env=self.environment
-        )
-
-    def done(self, *words: str) -> object:
-        ended = self.run(*words)
-        assert ended.returncode == 0, ended.stderr
-        return json.loads(ended.stdout)
+    return packages_of(BEFORE, tmp_path_factory.mktemp("before"))
 
 
 class Agent(AgentProcess):
@@ -109,14 +70,7 @@ def test_two_releases_share_a_cluster_until_the_newer_ones_features_are_enabled(
         Agent(release, tmp_path / "homes" / name, name, port, ports[0])
         for release, name, port in ((older, "n1", ports[0]), (newer, "n2", ports[1]))
     )
-    pipeline = subprocess.Popen(
-        [sys.executable, "-P", "-c", PIPELINE, str(root)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env=older.environment,
-    )
+    pipeline = older.program(PIPELINE)
     try:
         assert pipeline.stdout is not None
         assert pipeline.stdout.readline() == "lives\n"
