@@ -62,6 +62,13 @@ MUTANTS = (
         ("tests/unit/jobs/test_tablet_replication.py",),
     ),
     Mutant(
+        "what a change of replication has left that was cancelled between two steps stays",
+        "jobs/coordinator/tracks/request_scheduling.py",
+        "        self._clean_up_cancelled(metadata)\n",
+        "",
+        ("tests/unit/jobs/test_coordinator_ring_failures.py",),
+    ),
+    Mutant(
         "a datacenter goes while those that stay lack replicas",
         "metastore/planning/tablet_replication.py",
         "            if not lacks or (comes and not replication.get(name)):\n",
