@@ -71,6 +71,8 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
             administration.replace_node(cluster, node, *new_volume(2000 + operation.number))
         case "replication":
             administration.change_replication(cluster, KEYSPACE, {"dc1": 2 + operation.number % 2})
+        case "replicas":
+            administration.change_replication(cluster, KEYSPACE, {"dc1": operation.number})
         case "move":
             administration.move_node(cluster, node, count=1 + operation.number % 4)
         case "shift":

@@ -13,13 +13,10 @@ from epochlake.jobs.testing.row_themes import THEMES
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.themes import (
     ACCESSES,
-    ALL_APART,
     DESTRUCTIVE,
-    NODES,
     OPERATIONS,
     OTHER_ROWS,
     PIPELINES,
-    RACKS,
     UPKEEP,
     WIDE,
     Lying,
@@ -42,7 +39,7 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
     kinds = [kind for kind in theme.accesses if not append_only or kind != "delete"]
     about = kinds if chance.random() < 0.5 else [*drawing.some(sorted({*kinds})), "write", "read"]
     keys, pace = chance.choice(theme.keys), chance.choice(theme.paces)
-    places = [place(number) for number in range(1, NODES + 1)]
+    places = [place(number) for number in range(1, theme.nodes + 1)]
     unseen = _unseen(chance, places, chance.choice(theme.sights))
     parts = []
     for number in range(chance.randint(*theme.pipelines)):
@@ -76,7 +73,7 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
     )
     faults.sort(key=lambda fault: fault.at)
     destroyed = {fault.place for fault in faults if fault.kind in DATA} or {chance.choice(places)}
-    parts = parts if theme.anywhere else [_harming_one_place(part, destroyed) for part in parts]
+    parts = parts if theme.anywhere else [_harming_one_place(part, destroyed, theme.nodes) for part in parts]
     settings = Settings(
         delta=delta,
         tablets=chance.choice(theme.tablets),
@@ -85,7 +82,7 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
         latency=chance.choice([0.2, 1.0, 1.0, 5.0]),
         append_only=append_only,
         replication=chance.choice(theme.replication),
-        racks=chance.choice([RACKS, ALL_APART]),
+        racks=chance.choice(theme.racks),
         clock_margin=chance.choice(theme.clock_margins) if delta else 300.0,
         session=theme.session,
         barrier=_one_of(chance, theme.barriers),
@@ -192,11 +189,11 @@ def _unseen(chance: random.Random, places: Sequence[str], sight: str) -> list[tu
     return [()]
 
 
-def _harming_one_place(part: Part, destroyed: Collection[str]) -> Part:
+def _harming_one_place(part: Part, destroyed: Collection[str], nodes: int) -> Part:
     """An operator who gives up what a node has does so to the one whose storage faults destroy."""
     if part.role != "operator":
         return part
-    [node] = (f"n{number}" for number in range(1, NODES + 1) if place(number) in destroyed)
+    [node] = (f"n{number}" for number in range(1, nodes + 1) if place(number) in destroyed)
     threads = tuple(
         tuple(msgspec.structs.replace(one, name=node) if one.kind in DESTRUCTIVE else one for one in thread)
         for thread in part.threads
@@ -255,8 +252,9 @@ def _operations(drawing: Drawing, seconds: float, theme: Theme) -> tuple[Operati
         if at >= seconds or len(found) == 20:
             return tuple(found)
         kind = drawing.one(kinds)
-        number = chance.choice([1, 2, 4, 8]) if kind == "resize" else chance.randrange(1000)
-        found.append(Operation(kind, wait, f"n{chance.randint(1, NODES)}", number=number, on=chance.random() < 0.5))
+        counts = {"resize": (1, 2, 4, 8), "replicas": theme.replicas}.get(kind, range(1000))
+        node = f"n{chance.randint(1, theme.nodes)}"
+        found.append(Operation(kind, wait, node, number=chance.choice(counts), on=chance.random() < 0.5))
 
 
 def _upkeep(drawing: Drawing, seconds: float, kinds: Sequence[str], pace: float, hasty: float) -> tuple[Operation, ...]:

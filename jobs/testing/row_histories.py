@@ -22,6 +22,7 @@ from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing import change_histories
 from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHistory
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
+from epochlake.jobs.testing.holes import open_holes, read_over
 from epochlake.jobs.testing.misplacing import misplaced
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.operating import operate
@@ -56,7 +57,7 @@ from epochlake.jobs.testing.rows import (
 )
 from epochlake.jobs.testing.scenario import Operation, Scenario, Settings
 from epochlake.jobs.testing.stepping import Steps
-from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, NODES, OTHER_ROWS, PIPELINES, WIDE
+from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, OTHER_ROWS, PIPELINES, WIDE
 from epochlake.jobs.testing.world import World, world_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
@@ -151,6 +152,8 @@ class _Accesses:
         if gate.planning.metadata.epoch < known:
             told = gate.planning.metadata.epoch
             self.wrong.append(f"{gate.name} has planned a read at epoch {told}, and {known} was known before it began")
+        process, files = self._world.scheduler.current.process, [_path(uri) for uri in paths_of(plan)]
+        self.wrong += read_over(self._world, process, files, began)
         if hold:
             self._world.scheduler.sleep(hold)
             now += hold
@@ -246,12 +249,12 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
 def set_up(world: World, settings: Settings, followers: ChangeFollowers | None = None) -> None:
     def prepare() -> None:
         process = world.scheduler.current.process
-        for number in range(1, NODES + 1):
+        for number in range(1, len(settings.racks) + 1):
             world.storage(process).create_directory(place(number), parents=True)
         with world.cluster(process) as cluster:
-            for number in range(1, NODES + 1):
+            for number, rack in enumerate(settings.racks, 1):
                 volume = ("d1", place(number), 10**12)
-                administration.add_node(cluster, f"n{number}", "dc1", settings.racks[number - 1], [volume])
+                administration.add_node(cluster, f"n{number}", "dc1", rack, [volume])
             Coordinator(cluster).run(until_idle=True)
             kind = PlacementKind.TABLETS if settings.tablets else PlacementKind.RING
             administration.create_keyspace(cluster, KEYSPACE, {"dc1": settings.replication}, placement=kind)
@@ -297,6 +300,7 @@ def _come_to_rest(
             with as_many_as_there_are(cluster, scenario):
                 _over_damage(lambda gate: accesses.change(gate, last), cluster, "rest")
             destroyed = playing.nemesis.destroyed | _without_table(world, cluster.catch_up(), scenario)
+            destroyed |= {"/".join(log.split("/")[:3]) for log, _ in open_holes(world)}
             _let_go_on(world, cluster, destroyed, scenario.settings.racks)
             unexpected.extend(left_undone(cluster, may_be_damaged=damaged_places(scenario)))
             unexpected.extend(holdings.not_owned(cluster.catch_up()))

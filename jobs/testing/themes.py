@@ -13,7 +13,7 @@ DESTRUCTIVE = ("rebuild", "remove", "replace")
 
 OPERATIONS = (
     *("leave", "add", "maintenance", "balance", "resize", "cancel", "pause request", "move", "shift", "replication"),
-    *("come and go", "drop and restore", "shuttle"),
+    *("replicas", "come and go", "drop and restore", "shuttle"),
     *DESTRUCTIVE,
 )
 """What operators do."""
@@ -68,6 +68,8 @@ class Theme(NamedTuple):
     never replaced. `hasty`: so likely a compaction forgets deletes at once. `coordinators_see`: what machines of
     coordinators see of places, as `sights` says of pipelines. `barriers` and `attempts`: as in the settings.
     `anywhere`: whether operators give up what any node has; else those of a history give up one node alone.
+    `racks`: of nodes, and so how many there are, which is the same in all of these. `replicas`: how many replicas of
+    each row operators ask for; one alone only where nothing is destroyed.
     """
 
     seconds: tuple[float, float]
@@ -100,3 +102,10 @@ class Theme(NamedTuple):
     barriers: tuple[float, ...] = (3600.0,)
     attempts: tuple[int, ...] = (3,)
     anywhere: bool = False
+    racks: tuple[tuple[str, ...], ...] = (RACKS, ALL_APART)
+    replicas: tuple[int, ...] = (2, 3, 4)
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are in the beginning."""
+        return len(self.racks[0])

@@ -134,6 +134,8 @@ class World:
         self.seen = WorldDisk(self.scheduler, self.cuttable, self.troubles, latency)
         self.rotted: dict[str, int] = {}
         """In which files bits were flipped, and at which step the last time."""
+        self.holes: dict[str, float] = {}
+        """Which commits of replica tables have vanished, and at which step."""
         self.keeper = Process("world")
         """The process of what nobody in the world does, which never ends."""
         self.processes: list[Process] = []

@@ -1,0 +1,33 @@
+"""Themes of histories of rows about what operators do to a keyspace or a table as a whole."""
+
+from __future__ import annotations
+
+from epochlake.jobs.testing.nemesis import MOUNTS
+from epochlake.jobs.testing.themes import KEYS, Theme
+
+SIX_NODES = (("r1", "r2", "r3", "r4", "r5", "r1"), ("r1", "r2", "r3", "r1", "r2", "r3"))
+
+REPLICATING = Theme(
+    seconds=(5.0, 10.0),
+    keys=(2, 4, KEYS),
+    paces=(0.1, 0.3),
+    operations=(*["replicas"] * 4, "shift", "cancel"),
+    operator_paces=(0.5, 1.5),
+    upkeep=("snapshot", "repair"),
+    sorts=((), ("kill",), ("pause", "access fails"), MOUNTS),
+    tablets=(1, 1, 2, 0, 0),
+    sights=("few", "few", "most", "all"),
+    replication=(5, 5, 3, 1),
+    accesses=(*["write"] * 4, "delete", "batch", "read", "read"),
+    pipelines=(2, 4),
+    levels=("QUORUM", "QUORUM", "ALL", "ONE"),
+    append_only=0.4,
+    racks=SIX_NODES,
+    replicas=(1, 3, 3, 5),
+)
+"""Keyspaces that get more and fewer replicas of everything, while machines see four of six nodes: what was acknowledged
+is at a majority of what there is, and at no more than that.
+"""
+
+DRAWN = (REPLICATING,)
+"""Those that are drawn with all others."""
