@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from epochlake.jobs.testing.nemesis import MOUNTS
-from epochlake.jobs.testing.themes import KEYS, Theme
-
-SIX_NODES = (("r1", "r2", "r3", "r4", "r5", "r1"), ("r1", "r2", "r3", "r1", "r2", "r3"))
+from epochlake.jobs.testing.themes import KEYS, SIX_NODES, Theme
 
 REPLICATING = Theme(
     seconds=(5.0, 10.0),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from epochlake.jobs.testing import change_histories
 from epochlake.jobs.testing.change_histories import StreamHistory
-from epochlake.jobs.testing.row_scenarios import harmed, operations_of
+from epochlake.jobs.testing.row_scenarios import lossy_levels, operations_of
 from epochlake.jobs.testing.scenario import Scenario
 from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS
 from epochlake.jobs.testing.world import ROOT
@@ -81,10 +81,10 @@ def violations(history: RowHistory) -> list[str]:
     found = list(history.unexpected)
     writes = [access for access in history.accesses if access.kind != "read"]
     lossy: list[Access] = []
-    if harmed(history.scenario):
-        # What one replica alone has acknowledged may have been on the one that is gone.
-        writes = [one._replace(acknowledged=False) if one.level == "ONE" else one for one in writes]
-        lossy = [one for one in writes if one.level == "ONE"]
+    if levels := lossy_levels(history.scenario):
+        # What so few replicas have acknowledged may have been on those that are gone.
+        writes = [one._replace(acknowledged=False) if one.level in levels else one for one in writes]
+        lossy = [one for one in writes if one.level in levels]
     for read in history.accesses:
         if read.kind != "read":
             continue

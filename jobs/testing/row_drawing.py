@@ -190,10 +190,10 @@ def _unseen(chance: random.Random, places: Sequence[str], sight: str) -> list[tu
 
 
 def _harming_one_place(part: Part, destroyed: Collection[str], nodes: int) -> Part:
-    """An operator who gives up what a node has does so to the one whose storage faults destroy."""
+    """An operator who gives up what a node has does so to one whose storage faults destroy."""
     if part.role != "operator":
         return part
-    [node] = (f"n{number}" for number in range(1, nodes + 1) if place(number) in destroyed)
+    node = next(f"n{number}" for number in range(1, nodes + 1) if place(number) in destroyed)
     threads = tuple(
         tuple(msgspec.structs.replace(one, name=node) if one.kind in DESTRUCTIVE else one for one in thread)
         for thread in part.threads

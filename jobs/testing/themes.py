@@ -8,6 +8,7 @@ KEYS = 12
 NODES = 4
 RACKS = ("r1", "r2", "r3", "r1")
 ALL_APART = ("r1", "r2", "r3", "r4")
+SIX_NODES = (("r1", "r2", "r3", "r4", "r5", "r1"), ("r1", "r2", "r3", "r1", "r2", "r3"))
 DESTRUCTIVE = ("rebuild", "remove", "replace")
 """What operators do that gives up what a node has, as the loss of its storage does."""
 
