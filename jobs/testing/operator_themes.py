@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from epochlake.jobs.testing.nemesis import MOUNTS
-from epochlake.jobs.testing.themes import KEYS, SIX_NODES, Theme
+from epochlake.jobs.testing.themes import KEYS, ROLLBACK, SIX_NODES, Lying, Theme
 
 REPLICATING = Theme(
     seconds=(5.0, 10.0),
@@ -27,5 +27,32 @@ REPLICATING = Theme(
 is at a majority of what there is, and at no more than that.
 """
 
-DRAWN = (REPLICATING,)
+ROLLING_BACK = Theme(
+    seconds=(4.0, 9.0),
+    tables=0.3,
+    keys=(3, KEYS),
+    paces=(0.2, 0.5),
+    operations=(ROLLBACK, ROLLBACK, "shift", "resize", "balance"),
+    operator_paces=(0.5, 1.5),
+    upkeep=("repair", "compact", "snapshot"),
+    sorts=((), ("kill",), ("pause", "access fails"), MOUNTS, ("disk away", "unreachable")),
+    tablets=(1, 2, 0),
+    sights=("all", "most"),
+    accesses=(*["write"] * 3, "delete", "batch", "read", "read"),
+    pipelines=(1, 3),
+    levels=("QUORUM", "QUORUM", "ALL"),
+    lying=(
+        Lying(
+            ("pause", "kill", "access fails"),
+            ("operator",),
+            ("volume link", "volume write, done", "volume read", "shared link, done"),
+            (0, 1, 3),
+        ),
+    ),
+    append_only=0.0,
+    hasty=0.1,
+)
+"""Tables that operators take back to how they were, some of whom die half-way, while others write to them."""
+
+DRAWN = (REPLICATING, ROLLING_BACK)
 """Those that are drawn with all others."""

@@ -17,6 +17,7 @@ from epochlake.jobs.testing.themes import (
     OPERATIONS,
     OTHER_ROWS,
     PIPELINES,
+    ROLLBACK,
     UPKEEP,
     WIDE,
     Lying,
@@ -254,7 +255,8 @@ def _operations(drawing: Drawing, seconds: float, theme: Theme) -> tuple[Operati
         kind = drawing.one(kinds)
         counts = {"resize": (1, 2, 4, 8), "replicas": theme.replicas}.get(kind, range(1000))
         node = f"n{chance.randint(1, theme.nodes)}"
-        found.append(Operation(kind, wait, node, number=chance.choice(counts), on=chance.random() < 0.5))
+        level = chance.choice(("QUORUM", "ALL")) if kind == ROLLBACK else ""
+        found.append(Operation(kind, wait, node, (), level, chance.choice(counts), chance.random() < 0.5))
 
 
 def _upkeep(drawing: Drawing, seconds: float, kinds: Sequence[str], pace: float, hasty: float) -> tuple[Operation, ...]:
@@ -274,6 +276,7 @@ KINDS = (
     WIDE,
     *PIPELINES,
     *OPERATIONS,
+    ROLLBACK,
     *UPKEEP,
     *PROCESSES,
     *MOUNTS,

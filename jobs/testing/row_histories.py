@@ -19,7 +19,7 @@ from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, Row
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.counting import count_of
 from epochlake.jobs.replicas.scanning import scan
-from epochlake.jobs.testing import change_histories
+from epochlake.jobs.testing import change_histories, rolling_back
 from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHistory
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.holes import open_holes, read_over
@@ -29,6 +29,7 @@ from epochlake.jobs.testing.operating import operate
 from epochlake.jobs.testing.past import ask_for_the_past
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.power import files_below
+from epochlake.jobs.testing.rolling_back import Rollbacks
 from epochlake.jobs.testing.row_checkers import Access, RowHistory
 from epochlake.jobs.testing.row_drawing import place, row_scenario
 from epochlake.jobs.testing.row_scenarios import (
@@ -57,7 +58,7 @@ from epochlake.jobs.testing.rows import (
 )
 from epochlake.jobs.testing.scenario import Operation, Scenario, Settings
 from epochlake.jobs.testing.stepping import Steps
-from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, OTHER_ROWS, PIPELINES, WIDE
+from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, OTHER_ROWS, PIPELINES, ROLLBACK, WIDE
 from epochlake.jobs.testing.world import World, world_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
@@ -199,6 +200,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         )
         steps = Steps(world, harmed(scenario))
         accesses = _Accesses(world, holdings, partial(must_stay_for, scenario))
+        rollbacks = Rollbacks(world, accesses.all, holdings.deleting)
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
             match player.part.role:
@@ -222,6 +224,9 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                         followers.follow(cluster, operation.name)
                 case _:
                     for operation in waited(playing, player, thread):
+                        if operation.kind == ROLLBACK:
+                            rollbacks.roll_back(cluster, operation)
+                            continue
                         before = holdings.acknowledged
                         report = operate(cluster, partial(new_volume, world), operation)
                         if report is not None and report.complete:
@@ -229,8 +234,11 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
 
         playing = Playing(world, scenario, play)
         playing.learned += [steps.learn, holdings.learn]
-        playing.run()
+        with rollbacks.watched():
+            playing.run()
         stream = _come_to_rest(world, accesses, playing, holdings, followers)
+        in_time = not forgets or all_are_announced(scenario)
+        rolled_back = rolling_back.violations(rollbacks.all, accesses.all, in_time=in_time)
         return RowHistory(
             scenario,
             accesses.all,
@@ -238,10 +246,10 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             playing.nemesis.done,
             playing.outcomes,
             playing.coverage,
-            [*playing.unexpected, *steps.wrong, *holdings.missing, *accesses.wrong],
+            [*playing.unexpected, *steps.wrong, *holdings.missing, *accesses.wrong, *rolled_back],
             whole=is_one_range(scenario),
             append_only=scenario.settings.append_only,
-            in_time=not forgets or all_are_announced(scenario),
+            in_time=in_time,
             stream=stream,
         )
 

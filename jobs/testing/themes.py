@@ -19,6 +19,9 @@ OPERATIONS = (
 )
 """What operators do."""
 
+ROLLBACK = "roll back"
+"""Taking a table back to how it was at some time: what operators do who do not only ask the coordinator."""
+
 UPKEEP = ("repair", "repair bytes", "compact", "vacuum", "compact log", "snapshot", "verify")
 """What is done to replicas, beside writing."""
 
