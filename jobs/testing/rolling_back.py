@@ -2,9 +2,9 @@
 
 Which rows a rollback has found to differ it tells nobody. So the rows are taken down on their way from the rollback to
 the gate, and are from then on a write and a delete of the history like all others, with their own times: reads, streams
-of changes and reads as of a time are checked by them. Whether they are the right ones follows from the calls alone: each
-is what its key may have shown at that time, and of a key that is left alone what it showed then and at the end may be
-the same.
+of changes and reads as of a time are checked by them. Whether they are the right ones follows from the calls alone:
+each is what its key may have shown at that time, and of a key that is left alone what it showed then and at the end may
+be the same.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Rollback(msgspec.Struct, eq=False):
     """A call that takes a table back to how it was at `to`, from how it was at `until`, both in microseconds.
 
     It began at a step of the scheduler, `called`, and knew what to write at another one, `planned`, None before that.
-    `notes`: what it writes; `deletes`: the keys that it deletes; `times`: those of its rows. `done`: it was told that it
-    has succeeded.
+    `notes`: what it writes; `deletes`: the keys that it deletes; `times`: those of its rows. `done`: it was told that
+    it has succeeded.
     """
 
     who: str
@@ -183,9 +183,7 @@ ABSENT = b"nothing"
 """What a key shows of which there is no row: no note is like it."""
 
 
-def _may_show(
-    key: int, writes: Sequence[Access], one: Rollback, at: int, *, in_time: bool
-) -> set[str | bytes | None]:
+def _may_show(key: int, writes: Sequence[Access], one: Rollback, at: int, *, in_time: bool) -> set[str | bytes | None]:
     """What a key may have shown as of a time, to who asked as this rollback did."""
     mine = [write for write in writes if key in write.notes and min(write.times) <= at]
     known = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Collection, Sequence
 from typing import TypeVar
@@ -13,6 +14,8 @@ from epochlake.jobs.testing.row_themes import THEMES
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.themes import (
     ACCESSES,
+    ALTERATIONS,
+    BAD_ROWS,
     DESTRUCTIVE,
     OPERATIONS,
     OTHER_ROWS,
@@ -185,6 +188,8 @@ def _unseen(chance: random.Random, places: Sequence[str], sight: str) -> list[tu
         case "sides":
             one = tuple(sorted(chance.sample(places, 2)))
             return [one, tuple(place for place in places if place not in one)]
+        case "pairs":
+            return [*itertools.combinations(places, 2)]
         case "few":
             return [tuple(sorted(chance.sample(places, 2))) for _ in range(4)]
     return [()]
@@ -275,7 +280,9 @@ KINDS = (
     *sorted({*ACCESSES}),
     WIDE,
     *PIPELINES,
+    *BAD_ROWS,
     *OPERATIONS,
+    *ALTERATIONS,
     ROLLBACK,
     *UPKEEP,
     *PROCESSES,

@@ -19,8 +19,9 @@ from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, Row
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.counting import count_of
 from epochlake.jobs.replicas.scanning import scan
-from epochlake.jobs.testing import change_histories, rolling_back
+from epochlake.jobs.testing import change_histories, constraining, rolling_back
 from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHistory
+from epochlake.jobs.testing.constraining import Constraints
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.holes import open_holes, read_over
 from epochlake.jobs.testing.misplacing import misplaced
@@ -58,7 +59,17 @@ from epochlake.jobs.testing.rows import (
 )
 from epochlake.jobs.testing.scenario import Operation, Scenario, Settings
 from epochlake.jobs.testing.stepping import Steps
-from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, OTHER_ROWS, PIPELINES, ROLLBACK, WIDE
+from epochlake.jobs.testing.themes import (
+    ALTERATIONS,
+    BAD_ROWS,
+    DESTRUCTIVE,
+    FORBIDDEN,
+    KEYS,
+    OTHER_ROWS,
+    PIPELINES,
+    ROLLBACK,
+    WIDE,
+)
 from epochlake.jobs.testing.world import World, world_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
@@ -67,7 +78,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.verification import verify
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import PlacementKind, RequestKind
-from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 MOST_DAMAGED = 50
 """Files of a history that may be damaged, at most."""
@@ -95,7 +106,7 @@ class _Accesses:
     def change(self, gate: Gate, operation: Operation) -> None:
         """Write or delete what an operation says, once or as a batch."""
         deleted, batch = operation.kind == "delete", operation.name if operation.kind.startswith("batch") else None
-        note = operation.name + padding(operation.name) if operation.kind == WIDE else operation.name
+        note = _note_of(operation)
         notes: dict[int, str | None] = dict.fromkeys(operation.keys, None if deleted else note)
         steps, now = self._world.scheduler.steps, self._world.scheduler.now
         number = self._batches.get(batch, len(self.all)) if batch else len(self.all)
@@ -119,7 +130,7 @@ class _Accesses:
         self._took(number, now)
         if not self.all[number].acknowledged:
             self.all[number] = self.all[number]._replace(ended=self._world.scheduler.steps, acknowledged=True)
-        if not deleted:
+        if not deleted and note is not None:
             told = gate.planning.metadata
             self._holdings.acknowledge(
                 (Acknowledged(key, note, operation.level) for key in notes),
@@ -178,6 +189,18 @@ class _Accesses:
         self.all.append(Access("read", gate.name, began, ended, True, notes, found, level, taken))
 
 
+def _note_of(operation: Operation) -> str | None:
+    """What an operation writes."""
+    match operation.kind:
+        case "write null":
+            return None
+        case "write marked":
+            return FORBIDDEN + operation.name
+        case kind if kind == WIDE:
+            return operation.name + padding(operation.name)
+    return operation.name
+
+
 def _path(uri: str) -> str:
     return unquote(uri.removeprefix("file://"))
 
@@ -200,6 +223,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         )
         steps = Steps(world, harmed(scenario))
         accesses = _Accesses(world, holdings, partial(must_stay_for, scenario))
+        constraints = Constraints(world.scheduler)
         rollbacks = Rollbacks(world, accesses.all, holdings.deleting)
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
@@ -217,6 +241,9 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                                     accesses.read(gate, cluster, operation.level, operation.seconds)
                                 elif operation.kind == OTHER_ROWS:
                                     accesses.change_otherwise(gate, operation)
+                                elif operation.kind in BAD_ROWS:
+                                    with suppress(InvalidRequest):
+                                        accesses.change(gate, operation)
                                 else:
                                     accesses.change(gate, operation)
                 case "follower":
@@ -224,6 +251,9 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                         followers.follow(cluster, operation.name)
                 case _:
                     for operation in waited(playing, player, thread):
+                        if operation.kind in ALTERATIONS:
+                            constraints.alter(cluster, operation)
+                            continue
                         if operation.kind == ROLLBACK:
                             rollbacks.roll_back(cluster, operation)
                             continue
@@ -239,6 +269,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         stream = _come_to_rest(world, accesses, playing, holdings, followers)
         in_time = not forgets or all_are_announced(scenario)
         rolled_back = rolling_back.violations(rollbacks.all, accesses.all, in_time=in_time)
+        against_checks = constraining.violations(constraints.periods, scenario, accesses.all)
         return RowHistory(
             scenario,
             accesses.all,
@@ -246,7 +277,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             playing.nemesis.done,
             playing.outcomes,
             playing.coverage,
-            [*playing.unexpected, *steps.wrong, *holdings.missing, *accesses.wrong, *rolled_back],
+            [*playing.unexpected, *steps.wrong, *holdings.missing, *accesses.wrong, *rolled_back, *against_checks],
             whole=is_one_range(scenario),
             append_only=scenario.settings.append_only,
             in_time=in_time,

@@ -83,7 +83,11 @@ class WorldRows:
         self.times.append(plan.written_at)
         plan = msgspec.structs.replace(plan, shared_file_bytes=SHARED_FILE_BYTES if self._shares else 0)
         digested = digest is not None
-        return stage_here(plan, [self._batch(digested)], digested=digested, announce=announce)
+        batch = self._batch(digested)
+        for column in plan.table.columns:
+            if column.name not in batch.schema.names:
+                batch = batch.append_column(column.name, pa.nulls(batch.num_rows, pa.string()))
+        return stage_here(plan, [batch], digested=digested, announce=announce)
 
     def counted(self, digest: RowDigest) -> Count:
         return Count(len(self._notes), wrapped(sum(_digest(*row) for row in self._notes.items())))

@@ -19,6 +19,15 @@ OPERATIONS = (
 )
 """What operators do."""
 
+FORBIDDEN = "!"
+"""How notes begin that a check does not allow."""
+
+BAD_ROWS = ("write marked", "write null")
+"""Writing rows that a check may forbid."""
+
+ALTERATIONS = ("add check", "drop check", "alter columns")
+"""What operators do to the columns and the checks of the table."""
+
 ROLLBACK = "roll back"
 """Taking a table back to how it was at some time: what operators do who do not only ask the coordinator."""
 
@@ -63,7 +72,8 @@ class Theme(NamedTuple):
     """What a history of rows is about: of which sorts operations, upkeep and faults are, and how fast all goes.
 
     `paces`: the longest waits of pipelines, and `operator_paces` of operators, in seconds; `sorts`: of faults.
-    `sights`: what the machines of pipelines see of places, "all", "most", or those on their side of a partition.
+    `sights`: what the machines of pipelines see of places: "all", "most" (all but one), all but two of a "few" pairs
+    or of all "pairs" that there are, or those on their side of a partition ("sides").
     `keepers`: how many do upkeep, and `upkeep_paces` their longest waits. `lingering`: so often coordinators stand
     still, so that changes stay in the middle of what they do. `accesses`: what pipelines do, and how many there are.
     `levels`: those of writes, and `read_levels` of reads. `coordinators`: how many there may be. `lying`: faults that
