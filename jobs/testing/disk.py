@@ -125,8 +125,6 @@ class WorldDisk:
     def __init__(self, scheduler: Scheduler, disk: Disk, troubles: Troubles, latency: float = 1.0) -> None:
         self.used: dict[str, float] = {}
         """When each path was last looked at or read by somebody."""
-        self.known: dict[tuple[Process, str], int] = {}
-        """Up to which version each process has read or made commits of the Delta tables with these logs."""
         self._latency = latency
         self._scheduler = scheduler
         self._disk = disk
@@ -217,17 +215,10 @@ class WorldDisk:
                     tear()
             raise
         result = step()
-        if asked in ("read", "link") and path.endswith(".json"):
-            self._learn(process, path)
         if fails_after:
             raise _error(errno.EIO, path)
         self._scheduler.meet(process, f"{moment}, done")
         return result
-
-    def _learn(self, process: Process, path: str) -> None:
-        log, _, name = path.rpartition("/")
-        if log.endswith("/_delta_log") and name[:-5].isdigit():
-            self.known[process, log] = max(int(name[:-5]), self.known.get((process, log), -1))
 
     def is_in_use(self, path: str) -> bool:
         """Whether somebody may just have found that a file is whole, and be about to read it."""

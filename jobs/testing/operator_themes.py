@@ -104,5 +104,5 @@ ALTERING = Theme(
 )
 """Checks and columns that come and go while others stand still between what they have staged and what they commit."""
 
-DRAWN = (REPLICATING, HANDING_ON, ROLLING_BACK, ALTERING)
+DRAWN = (REPLICATING, HANDING_ON, ROLLING_BACK, ALTERING, ALTERING)
 """Those that are drawn with all others."""

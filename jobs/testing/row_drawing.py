@@ -40,7 +40,8 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
     seconds = round(chance.uniform(*theme.seconds), 3)
     batches: list[Operation] = []
     append_only = chance.random() < theme.append_only
-    kinds = [kind for kind in theme.accesses if not append_only or kind != "delete"]
+    # Of rows that are never replaced each has a note of its own.
+    kinds = [kind for kind in theme.accesses if not append_only or kind not in ("delete", "write null")]
     about = kinds if chance.random() < 0.5 else [*drawing.some(sorted({*kinds})), "write", "read"]
     keys, pace = chance.choice(theme.keys), chance.choice(theme.paces)
     places = [place(number) for number in range(1, theme.nodes + 1)]

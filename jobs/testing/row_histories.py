@@ -23,7 +23,7 @@ from epochlake.jobs.testing import change_histories, constraining, rolling_back
 from epochlake.jobs.testing.change_histories import ChangeFollowers, StreamHistory
 from epochlake.jobs.testing.constraining import Constraints
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
-from epochlake.jobs.testing.holes import open_holes, read_over
+from epochlake.jobs.testing.holes import Holes
 from epochlake.jobs.testing.misplacing import misplaced
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.operating import operate
@@ -164,8 +164,6 @@ class _Accesses:
         if gate.planning.metadata.epoch < known:
             told = gate.planning.metadata.epoch
             self.wrong.append(f"{gate.name} has planned a read at epoch {told}, and {known} was known before it began")
-        process, files = self._world.scheduler.current.process, [_path(uri) for uri in paths_of(plan)]
-        self.wrong += read_over(self._world, process, files, began)
         if hold:
             self._world.scheduler.sleep(hold)
             now += hold
@@ -224,6 +222,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         steps = Steps(world, harmed(scenario))
         accesses = _Accesses(world, holdings, partial(must_stay_for, scenario))
         constraints = Constraints(world.scheduler)
+        holes = Holes(world)
         rollbacks = Rollbacks(world, accesses.all, holdings.deleting)
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
@@ -242,7 +241,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                                 elif operation.kind == OTHER_ROWS:
                                     accesses.change_otherwise(gate, operation)
                                 elif operation.kind in BAD_ROWS:
-                                    with suppress(InvalidRequest):
+                                    with suppress(InvalidRequest, Rejected):
                                         accesses.change(gate, operation)
                                 else:
                                     accesses.change(gate, operation)
@@ -264,12 +263,12 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
 
         playing = Playing(world, scenario, play)
         playing.learned += [steps.learn, holdings.learn]
-        with rollbacks.watched():
+        with rollbacks.watched(), holes.watched():
             playing.run()
         stream = _come_to_rest(world, accesses, playing, holdings, followers)
         in_time = not forgets or all_are_announced(scenario)
-        rolled_back = rolling_back.violations(rollbacks.all, accesses.all, in_time=in_time)
-        against_checks = constraining.violations(constraints.periods, scenario, accesses.all)
+        operated = rolling_back.violations(rollbacks.all, accesses.all, in_time=in_time)
+        operated += constraining.violations(constraints.periods, scenario, accesses.all)
         return RowHistory(
             scenario,
             accesses.all,
@@ -277,7 +276,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             playing.nemesis.done,
             playing.outcomes,
             playing.coverage,
-            [*playing.unexpected, *steps.wrong, *holdings.missing, *accesses.wrong, *rolled_back, *against_checks],
+            [*playing.unexpected, *steps.wrong, *holdings.missing, *accesses.wrong, *holes.wrong, *operated],
             whole=is_one_range(scenario),
             append_only=scenario.settings.append_only,
             in_time=in_time,
@@ -339,13 +338,15 @@ def _come_to_rest(
             with as_many_as_there_are(cluster, scenario):
                 _over_damage(lambda gate: accesses.change(gate, last), cluster, "rest")
             destroyed = playing.nemesis.destroyed | _without_table(world, cluster.catch_up(), scenario)
-            destroyed |= {"/".join(log.split("/")[:3]) for log, _ in open_holes(world)}
+            destroyed |= {"/".join(log.split("/")[:3]) for log, _ in Holes(world).open()}
             _let_go_on(world, cluster, destroyed, scenario.settings.racks)
             unexpected.extend(left_undone(cluster, may_be_damaged=damaged_places(scenario)))
             unexpected.extend(holdings.not_owned(cluster.catch_up()))
             if world.folder is not None and is_compacted(scenario):
                 unexpected.extend(_left_uncompacted(cluster, holdings))
             if scenario.settings.changes:
+                # Who was killed is known to be dead when his session has ended.
+                world.scheduler.sleep(2 * scenario.settings.session)
                 unexpected.extend(change_histories.settled(cluster))
             with Gate(cluster, "at rest") as gate:
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
