@@ -28,11 +28,11 @@ is at a majority of what there is, and at no more than that.
 """
 
 HANDING_ON = REPLICATING._replace(
-    seconds=(6.0, 9.0),
+    seconds=(9.0, 11.0),
     keys=(KEYS,),
     paces=(0.3,),
     operations=("replicas",),
-    operator_paces=(2.0, 4.0),
+    operator_paces=(1.5,),
     upkeep=("snapshot",),
     sorts=((), ("kill",)),
     tablets=(1,),
@@ -43,7 +43,7 @@ HANDING_ON = REPLICATING._replace(
     levels=("QUORUM",),
     append_only=0.5,
     racks=(("r1", "r2", "r3", "r4", "r5"),),
-    replicas=(3, 3, 5),
+    replicas=(3,),
 )
 """Replicas of tablets that go one after the other, of five on five nodes, while each machine sees three of them: what
 two that go have had is on one of the others.
