@@ -69,6 +69,13 @@ MUTANTS = (
         ("tests/unit/jobs/test_coordinator_ring_failures.py",),
     ),
     Mutant(
+        "a merged file that was merged on is voided",
+        "jobs/replicas/ledger.py",
+        "                if merge.file_id in standing and merge.file_id not in merged_on\n",
+        "                if merge.file_id in standing\n",
+        ("tests/unit/jobs/test_ledger.py",),
+    ),
+    Mutant(
         "a datacenter goes while those that stay lack replicas",
         "metastore/planning/tablet_replication.py",
         "            if not lacks or (comes and not replication.get(name)):\n",
