@@ -28,20 +28,20 @@ is at a majority of what there is, and at no more than that.
 """
 
 HANDING_ON = REPLICATING._replace(
-    seconds=(9.0, 11.0),
+    seconds=(11.0, 13.0),
     keys=(KEYS,),
-    paces=(0.3,),
+    paces=(6.0,),
     operations=("replicas",),
-    operator_paces=(1.5,),
+    operator_paces=(4.0,),
     upkeep=("snapshot",),
-    sorts=((), ("kill",)),
+    sorts=((),),
     tablets=(1,),
     sights=("pairs",),
     replication=(5,),
-    accesses=(*["write"] * 4, "read"),
-    pipelines=(5, 6),
+    accesses=(*["write"] * 6, "read"),
+    pipelines=(8, 9),
     levels=("QUORUM",),
-    append_only=0.5,
+    append_only=1.0,
     racks=(("r1", "r2", "r3", "r4", "r5"),),
     replicas=(3,),
 )
