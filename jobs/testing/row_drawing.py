@@ -45,12 +45,14 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
     about = kinds if chance.random() < 0.5 else [*drawing.some(sorted({*kinds})), "write", "read"]
     keys, pace = chance.choice(theme.keys), chance.choice(theme.paces)
     places = [place(number) for number in range(1, theme.nodes + 1)]
-    unseen = _unseen(chance, places, chance.choice(theme.sights))
+    sight = chance.choice(theme.sights)
+    unseen = _unseen(chance, places, sight)
     parts = []
     for number in range(chance.randint(*theme.pipelines)):
         kinds = ["read"] if number and chance.random() < 0.3 else about
         accesses = _accesses(drawing, seconds, batches, kinds, keys, pace, theme)
-        parts.append(Part(f"pipeline{number}", "pipeline", (accesses,), drawing.skew(2.0), chance.choice(unseen)))
+        blind = unseen[number % len(unseen)] if sight == "pairs" else chance.choice(unseen)
+        parts.append(Part(f"pipeline{number}", "pipeline", (accesses,), drawing.skew(2.0), blind))
     hidden = _unseen(chance, places, _one_of(chance, theme.coordinators_see))
     parts += [
         Part(f"coordinator{number}", "coordinator", skew=drawing.skew(2.0), blind=_one_of(chance, hidden))
@@ -190,7 +192,7 @@ def _unseen(chance: random.Random, places: Sequence[str], sight: str) -> list[tu
             one = tuple(sorted(chance.sample(places, 2)))
             return [one, tuple(place for place in places if place not in one)]
         case "pairs":
-            return [*itertools.combinations(places, 2)]
+            return chance.sample(pairs := [*itertools.combinations(places, 2)], len(pairs))
         case "few":
             return [tuple(sorted(chance.sample(places, 2))) for _ in range(4)]
     return [()]

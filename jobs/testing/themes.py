@@ -73,7 +73,7 @@ class Theme(NamedTuple):
 
     `paces`: the longest waits of pipelines, and `operator_paces` of operators, in seconds; `sorts`: of faults.
     `sights`: what the machines of pipelines see of places: "all", "most" (all but one), all but two of a "few" pairs
-    or of all "pairs" that there are, or those on their side of a partition ("sides").
+    or of all "pairs", each of another one, or those on their side of a partition ("sides").
     `keepers`: how many do upkeep, and `upkeep_paces` their longest waits. `lingering`: so often coordinators stand
     still, so that changes stay in the middle of what they do. `accesses`: what pipelines do, and how many there are.
     `levels`: those of writes, and `read_levels` of reads. `coordinators`: how many there may be. `lying`: faults that

@@ -5,6 +5,8 @@ Each is played once as the code is, and nothing is wrong; and once with the rule
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 from epochlake.jobs.administration import past_rows
 from epochlake.jobs.replicas import encoding
@@ -13,6 +15,7 @@ from epochlake.jobs.testing.row_histories import row_history
 from epochlake.jobs.testing.row_scenarios import lossy_levels
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.metastore import delta_commits
+from epochlake.metastore.metadata.model import Transition
 
 THREE = ("r1", "r2", "r3")
 FIVE = ("r1", "r2", "r3", "r4", "r5")
@@ -36,6 +39,25 @@ def test_replicas_become_more_and_fewer_under_writes(tablets: int) -> None:
     assert row_checkers.violations(history) == []
     assert sum(access.acknowledged for access in history.accesses if access.kind == "write") > 5
     assert history.outcomes == {}
+
+
+def two_that_go() -> Scenario:
+    """Five replicas become three, and whichever two go: some row is on these two and on one other alone."""
+    pairs = combinations([f"/disks/n{number}" for number in range(1, 6)], 2)
+    writers = [
+        Part(f"pipeline{n}", "pipeline", ((Operation("write", 0.1, f"w{n}", (n,), "QUORUM"),),), blind=pair)
+        for n, pair in enumerate(pairs)
+    ]
+    fewer = Part("operator", "operator", ((Operation("replicas", 3.0, number=3),),))
+    settings = Settings(tablets=1, replication=5, racks=FIVE, append_only=True, latency=0.2)
+    return Scenario("rows", 30, 9.0, settings, (*writers, COORDINATOR, fewer))
+
+
+def test_rows_of_replicas_that_go_to_one_of_those_that_stay_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wrong(two_that_go()) == []
+    monkeypatch.setattr(Transition, "receiving", property(lambda transition: (transition.pending,)))
+    found = wrong(two_that_go())
+    assert any("is missing at 2 of the 3 replicas" in one for one in found), found
 
 
 def with_a_hole() -> Scenario:
