@@ -67,6 +67,20 @@ MUTANTS = (
         ("tests/unit/jobs/test_tablet_replication.py",),
     ),
     Mutant(
+        "what a change of replication has left that was cancelled between two steps stays",
+        "jobs/coordinator/tracks/request_scheduling.py",
+        "        self._clean_up_cancelled(metadata)\n",
+        "",
+        ("tests/unit/jobs/test_coordinator_ring_failures.py",),
+    ),
+    Mutant(
+        "a merged file that was merged on is voided",
+        "jobs/replicas/ledger.py",
+        "                if merge.file_id in standing and merge.file_id not in merged_on\n",
+        "                if merge.file_id in standing\n",
+        ("tests/unit/jobs/test_ledger.py",),
+    ),
+    Mutant(
         "a datacenter goes while those that stay lack replicas",
         "metastore/planning/tablet_replication.py",
         "            if not lacks or (comes and not replication.get(name)):\n",

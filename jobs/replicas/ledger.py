@@ -169,14 +169,23 @@ class Ledger:
 
         return self._append([merge for group in groups for merge in group], compatible)
 
-    def void(self, merges: Sequence[Merge]) -> None:
-        """Take back entries whose files are on no replica and never will be. Raises StorageUnavailable."""
+    def void(self, merges: Sequence[Merge]) -> tuple[Merge, ...]:
+        """Take back entries whose files are on no replica and never will be; those that were taken back.
+
+        Not one that another entry replaces: its file has been on replicas, and is on none because it was merged on.
+        Raises StorageUnavailable.
+        """
 
         def not_yet_void(known: Sequence[Merge]) -> list[Merge]:
             standing = _standing(known)
-            return [msgspec.structs.replace(merge, void=True) for merge in merges if merge.file_id in standing]
+            merged_on = {one.origin for merge in standing.values() for one in merge.replaced}
+            return [
+                msgspec.structs.replace(merge, void=True)
+                for merge in merges
+                if merge.file_id in standing and merge.file_id not in merged_on
+            ]
 
-        self._append(merges, not_yet_void)
+        return self._append(merges, not_yet_void)
 
     def _append(self, merges: Sequence[Merge], choose: _Choice) -> tuple[Merge, ...]:
         if not merges:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from epochlake.jobs.testing.disk import Troubles, area
 from epochlake.jobs.testing.power import is_below
 from epochlake.jobs.testing.scheduler import Scheduler
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry
-from epochlake.metastore.log.epoch_log import AppendFailed, AppendUncertain
+from epochlake.metastore.log.epoch_log import AppendFailed, AppendUncertain, EpochLog
 from epochlake.metastore.log.in_memory import InMemoryLog, SharedEntries
+from epochlake.placement.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 ACCESS_SECONDS = 0.005
 """How long a call takes, on average."""
@@ -80,3 +86,34 @@ class WorldLog(InMemoryLog):
 
     def _is_away(self) -> bool:
         return any(is_below(self._place, place) for place in (*self._troubles.failing, *self._troubles.full))
+
+
+class LogInMemory:
+    """Where the log of a world is that has no files; `open_log` gives a handle on it."""
+
+    def __init__(self, uri: str, open_log: Callable[[], EpochLog]) -> None:
+        self._uri = uri
+        self._open_log = open_log
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    @property
+    def table(self) -> str:
+        return ""
+
+    def is_there(self) -> bool:
+        return True
+
+    def create(self) -> None:
+        """It is there."""
+
+    def open(self) -> EpochLog:
+        return self._open_log()
+
+    def delta(self) -> DeltaLog:
+        raise InvalidRequest("the log of this world has no files")
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        raise InvalidRequest("the log of this world has no files")

@@ -237,7 +237,11 @@ class Members:
         return _is_majority(count, generation)
 
     def _require_named_copies(self) -> None:
-        """The root names a generation when a majority of its members has the log, and not before."""
+        """The root names a generation when a majority of its members has the log, and not before. A root that has come
+        back as it was may name a generation whose copies are over, until it is restored.
+        """
+        if self._exchanged() > self._restored:
+            return
         disk, register = self._world.disk, f"{ROOT}/{DIRECTORY}"
         if disk.status(register) is None:
             return

@@ -34,7 +34,7 @@ EVERYBODY = ("no majority", "zookeeper forgets", "power cut")
 PLACES = ("disk away", "disk hangs", "disk full", "disk errors")
 """Faults of a place, which end."""
 
-DATA = ("flipped bit", "lost storage", "old storage")
+DATA = ("flipped bit", "lost storage", "old storage", "lost replica commit")
 """Faults of a place that destroy something: a cluster withstands them at one place."""
 
 SNAPSHOTS = ("other snapshot",)
@@ -77,6 +77,9 @@ _OUTAGE_SECONDS = 3.0
 _SEALED = (".parquet", ".snapshot")
 
 _COMMIT = re.compile(r"/\d{20}\.json\Z")
+
+_VANISHING = 6
+"""Among so many commits of a replica table, before its last one, is the one that vanishes."""
 
 _QUIET_TRIES = 80
 """So many bits are tried until one is found that changes rows without an error: one of fifty does."""
@@ -266,6 +269,8 @@ class Nemesis:
             case "old storage":
                 before = self._world.copy(place)
                 self._later(fault.seconds, lambda: self._exchange(place, before))
+            case "lost replica commit":
+                return self._lose_replica_commit(place)
         return True
 
     def _exchange(self, place: str, exchange: Callable[[], None]) -> None:
@@ -292,6 +297,22 @@ class Nemesis:
         self._world.rotted[path] = self._world.scheduler.steps
         if path.endswith(_SEALED[0]) and flipped[: _footer(content)] == content[: _footer(content)]:
             self._world.rotted_ends[path] = flipped
+        return True
+
+    def _lose_replica_commit(self, place: str) -> bool:
+        """Let one of the last commits of a replica table vanish, after which others were made."""
+        disk = self._world.disk
+        by_table: dict[str, list[str]] = {}
+        for path, _ in files_below(disk, place):
+            if _COMMIT.search(path):
+                by_table.setdefault(path.rpartition("/")[0], []).append(path)
+        built_on = [sorted(paths)[1:-1][-_VANISHING:] for _, paths in sorted(by_table.items())]
+        choices = [paths for paths in built_on if paths]
+        if not choices:
+            return False
+        path = self._random.choice(self._random.choice(choices))
+        disk.delete(path)
+        self._world.holes[path] = self._world.scheduler.steps
         return True
 
     def _exchange_snapshot(self, place: str) -> bool:

@@ -77,6 +77,8 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
             administration.change_replication(cluster, KEYSPACE, {"dc1": 2 + operation.number % 2})
         case "keyspace beside":
             _keyspace_beside(cluster)
+        case "replicas":
+            administration.change_replication(cluster, KEYSPACE, {"dc1": operation.number})
         case "move":
             administration.move_node(cluster, node, count=1 + operation.number % 4)
         case "shift":

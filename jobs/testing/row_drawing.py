@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Collection, Sequence
 from typing import TypeVar
@@ -13,13 +14,13 @@ from epochlake.jobs.testing.row_themes import THEMES
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.themes import (
     ACCESSES,
-    ALL_APART,
+    ALTERATIONS,
+    BAD_ROWS,
     DESTRUCTIVE,
-    NODES,
     OPERATIONS,
     OTHER_ROWS,
     PIPELINES,
-    RACKS,
+    ROLLBACK,
     SOME,
     UPKEEP,
     WIDE,
@@ -40,16 +41,19 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
     seconds = round(chance.uniform(*theme.seconds), 3)
     batches: list[Operation] = []
     append_only = chance.random() < theme.append_only
-    kinds = [kind for kind in theme.accesses if not append_only or kind != "delete"]
+    # Of rows that are never replaced each has a note of its own.
+    kinds = [kind for kind in theme.accesses if not append_only or kind not in ("delete", "write null")]
     about = kinds if chance.random() < 0.5 else [*drawing.some(sorted({*kinds})), "write", "read"]
     keys, pace = chance.choice(theme.keys), chance.choice(theme.paces)
-    places = [place(number) for number in range(1, NODES + 1)]
-    unseen = _unseen(chance, places, chance.choice(theme.sights))
+    places = [place(number) for number in range(1, theme.nodes + 1)]
+    sight = chance.choice(theme.sights)
+    unseen = _unseen(chance, places, sight)
     parts = []
     for number in range(chance.randint(*theme.pipelines)):
         kinds = ["read"] if number and chance.random() < 0.3 else about
         accesses = _accesses(drawing, seconds, batches, kinds, keys, pace, theme)
-        parts.append(Part(f"pipeline{number}", "pipeline", (accesses,), drawing.skew(2.0), chance.choice(unseen)))
+        blind = unseen[number % len(unseen)] if sight == "pairs" else chance.choice(unseen)
+        parts.append(Part(f"pipeline{number}", "pipeline", (accesses,), drawing.skew(2.0), blind))
     hidden = _unseen(chance, places, _one_of(chance, theme.coordinators_see))
     parts += [
         Part(f"coordinator{number}", "coordinator", skew=drawing.skew(2.0), blind=_one_of(chance, hidden))
@@ -77,7 +81,7 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
     )
     faults.sort(key=lambda fault: fault.at)
     destroyed = {fault.place for fault in faults if fault.kind in DATA} or {chance.choice(places)}
-    parts = parts if theme.anywhere else [_harming_one_place(part, destroyed) for part in parts]
+    parts = parts if theme.anywhere else [_harming_one_place(part, destroyed, theme.nodes) for part in parts]
     settings = Settings(
         delta=delta,
         tablets=chance.choice(theme.tablets),
@@ -86,7 +90,7 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
         latency=chance.choice([0.2, 1.0, 1.0, 5.0]),
         append_only=append_only,
         replication=chance.choice(theme.replication),
-        racks=chance.choice([RACKS, ALL_APART]),
+        racks=chance.choice(theme.racks),
         clock_margin=chance.choice(theme.clock_margins) if delta else 300.0,
         session=theme.session,
         barrier=_one_of(chance, theme.barriers),
@@ -184,16 +188,18 @@ def _unseen(chance: random.Random, places: Sequence[str], sight: str) -> list[tu
         case "sides":
             one = tuple(sorted(chance.sample(places, 2)))
             return [one, tuple(place for place in places if place not in one)]
+        case "pairs":
+            return chance.sample(pairs := [*itertools.combinations(places, 2)], len(pairs))
         case "few":
             return [tuple(sorted(chance.sample(places, 2))) for _ in range(4)]
     return [()]
 
 
-def _harming_one_place(part: Part, destroyed: Collection[str]) -> Part:
-    """An operator who gives up what a node has does so to the one whose storage faults destroy."""
+def _harming_one_place(part: Part, destroyed: Collection[str], nodes: int) -> Part:
+    """An operator who gives up what a node has does so to one whose storage faults destroy."""
     if part.role != "operator":
         return part
-    [node] = (f"n{number}" for number in range(1, NODES + 1) if place(number) in destroyed)
+    node = next(f"n{number}" for number in range(1, nodes + 1) if place(number) in destroyed)
     threads = tuple(
         tuple(msgspec.structs.replace(one, name=node) if one.kind in DESTRUCTIVE else one for one in thread)
         for thread in part.threads
@@ -252,8 +258,10 @@ def _operations(drawing: Drawing, seconds: float, theme: Theme) -> tuple[Operati
         if at >= seconds or len(found) == 20:
             return tuple(found)
         kind = drawing.one(kinds)
-        number = chance.choice([1, 2, 4, 8]) if kind == "resize" else chance.randrange(1000)
-        found.append(Operation(kind, wait, f"n{chance.randint(1, NODES)}", number=number, on=chance.random() < 0.5))
+        counts = {"resize": (1, 2, 4, 8), "replicas": theme.replicas}.get(kind, range(1000))
+        node = f"n{chance.randint(1, theme.nodes)}"
+        level = chance.choice(("QUORUM", "ALL")) if kind == ROLLBACK else ""
+        found.append(Operation(kind, wait, node, (), level, chance.choice(counts), chance.random() < 0.5))
 
 
 def _upkeep(drawing: Drawing, seconds: float, kinds: Sequence[str], pace: float, hasty: float) -> tuple[Operation, ...]:
@@ -273,7 +281,10 @@ KINDS = (
     WIDE,
     SOME,
     *PIPELINES,
+    *BAD_ROWS,
     *OPERATIONS,
+    *ALTERATIONS,
+    ROLLBACK,
     *UPKEEP,
     *PROCESSES,
     *MOUNTS,

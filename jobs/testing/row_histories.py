@@ -19,9 +19,11 @@ from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, Row
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.counting import count_of
 from epochlake.jobs.replicas.scanning import scan
-from epochlake.jobs.testing import change_histories
+from epochlake.jobs.testing import change_histories, constraining, rolling_back
 from epochlake.jobs.testing.change_histories import Change, ChangeFollowers, StreamHistory
+from epochlake.jobs.testing.constraining import Constraints
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
+from epochlake.jobs.testing.holes import Holes
 from epochlake.jobs.testing.keeping import Kept
 from epochlake.jobs.testing.misplacing import misplaced
 from epochlake.jobs.testing.nemesis import DATA
@@ -29,6 +31,7 @@ from epochlake.jobs.testing.operating import operate
 from epochlake.jobs.testing.past import ask_for_the_past
 from epochlake.jobs.testing.playing import Player, Playing
 from epochlake.jobs.testing.power import files_below
+from epochlake.jobs.testing.rolling_back import Rollbacks
 from epochlake.jobs.testing.row_checkers import Access, RowHistory
 from epochlake.jobs.testing.row_drawing import place, row_scenario
 from epochlake.jobs.testing.row_scenarios import (
@@ -58,7 +61,17 @@ from epochlake.jobs.testing.rows import (
 )
 from epochlake.jobs.testing.scenario import Operation, Scenario, Settings
 from epochlake.jobs.testing.stepping import Steps
-from epochlake.jobs.testing.themes import DESTRUCTIVE, KEYS, NODES, OTHER_ROWS, PIPELINES, WIDE
+from epochlake.jobs.testing.themes import (
+    ALTERATIONS,
+    BAD_ROWS,
+    DESTRUCTIVE,
+    FORBIDDEN,
+    KEYS,
+    OTHER_ROWS,
+    PIPELINES,
+    ROLLBACK,
+    WIDE,
+)
 from epochlake.jobs.testing.world import World, world_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
@@ -67,7 +80,7 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.verification import verify
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import PlacementKind, RequestKind
-from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 MOST_DAMAGED = 50
 """Files of a history that may be damaged, at most."""
@@ -95,7 +108,7 @@ class _Accesses:
     def change(self, gate: Gate, operation: Operation) -> None:
         """Write or delete what an operation says, once or as a batch."""
         deleted, batch = operation.kind == "delete", operation.name if operation.kind.startswith("batch") else None
-        note = operation.name + padding(operation.name) if operation.kind == WIDE else operation.name
+        note = _note_of(operation)
         notes: dict[int, str | None] = dict.fromkeys(operation.keys, None if deleted else note)
         steps, now = self._world.scheduler.steps, self._world.scheduler.now
         number = self._batches.get(batch, len(self.all)) if batch else len(self.all)
@@ -119,7 +132,7 @@ class _Accesses:
         self._took(number, now)
         if not self.all[number].acknowledged:
             self.all[number] = self.all[number]._replace(ended=self._world.scheduler.steps, acknowledged=True)
-        if not deleted:
+        if not deleted and note is not None:
             told = gate.planning.metadata
             self._holdings.acknowledge(
                 (Acknowledged(key, note, operation.level) for key in notes),
@@ -187,6 +200,18 @@ class _Accesses:
         self.all.append(Access("read", gate.name, began, ended, True, notes, found, level, taken))
 
 
+def _note_of(operation: Operation) -> str | None:
+    """What an operation writes."""
+    match operation.kind:
+        case "write null":
+            return None
+        case "write marked":
+            return FORBIDDEN + operation.name
+        case kind if kind == WIDE:
+            return operation.name + padding(operation.name)
+    return operation.name
+
+
 def _path(uri: str) -> str:
     return unquote(uri.removeprefix("file://"))
 
@@ -212,6 +237,9 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         loses = bool(harmed(scenario)) or any(fault.kind == "power cut" for fault in scenario.faults)
         followers.given = partial(_require_streamed, holdings, accesses)
         kept = Kept(world, partial(is_kept_for, scenario), loses=loses)
+        constraints = Constraints(world.scheduler)
+        holes = Holes(world)
+        rollbacks = Rollbacks(world, accesses.all, holdings.deleting)
 
         def play(playing: Playing, player: Player, thread: int, cluster: Cluster) -> None:
             match player.part.role:
@@ -229,6 +257,9 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                                     accesses.read(gate, cluster, operation.level, operation.seconds)
                                 elif operation.kind == OTHER_ROWS:
                                     accesses.change_otherwise(gate, operation)
+                                elif operation.kind in BAD_ROWS:
+                                    with suppress(InvalidRequest, Rejected):
+                                        accesses.change(gate, operation)
                                 else:
                                     accesses.change(gate, operation)
                 case "follower":
@@ -236,6 +267,12 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                         followers.follow(cluster, operation.name)
                 case _:
                     for operation in waited(playing, player, thread):
+                        if operation.kind in ALTERATIONS:
+                            constraints.alter(cluster, operation)
+                            continue
+                        if operation.kind == ROLLBACK:
+                            rollbacks.roll_back(cluster, operation)
+                            continue
                         before = holdings.acknowledged
                         with (
                             kept.cleaning(partial(replica_tables, cluster))
@@ -248,8 +285,12 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
 
         playing = Playing(world, scenario, play)
         playing.learned += [steps.learn, holdings.learn]
-        playing.run()
+        with rollbacks.watched(), holes.watched():
+            playing.run()
         stream = _come_to_rest(world, accesses, playing, holdings, followers)
+        in_time = not forgets or all_are_announced(scenario)
+        operated = rolling_back.violations(rollbacks.all, accesses.all, in_time=in_time)
+        operated += constraining.violations(constraints.periods, scenario, accesses.all)
         return RowHistory(
             scenario,
             accesses.all,
@@ -257,10 +298,18 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             playing.nemesis.done,
             playing.outcomes,
             playing.coverage,
-            [*playing.unexpected, *steps.wrong, *holdings.missing, *accesses.wrong, *kept.wrong],
+            [
+                *playing.unexpected,
+                *steps.wrong,
+                *holdings.missing,
+                *accesses.wrong,
+                *kept.wrong,
+                *holes.wrong,
+                *operated,
+            ],
             whole=is_one_range(scenario),
             append_only=scenario.settings.append_only,
-            in_time=not forgets or all_are_announced(scenario),
+            in_time=in_time,
             stream=stream,
         )
 
@@ -279,12 +328,12 @@ def _require_streamed(holdings: Holdings, accesses: _Accesses, cluster: Cluster,
 def set_up(world: World, settings: Settings, followers: ChangeFollowers | None = None) -> None:
     def prepare() -> None:
         process = world.scheduler.current.process
-        for number in range(1, NODES + 1):
+        for number in range(1, len(settings.racks) + 1):
             world.storage(process).create_directory(place(number), parents=True)
         with world.cluster(process) as cluster:
-            for number in range(1, NODES + 1):
+            for number, rack in enumerate(settings.racks, 1):
                 volume = ("d1", place(number), 10**12)
-                administration.add_node(cluster, f"n{number}", "dc1", settings.racks[number - 1], [volume])
+                administration.add_node(cluster, f"n{number}", "dc1", rack, [volume])
             Coordinator(cluster).run(until_idle=True)
             kind = PlacementKind.TABLETS if settings.tablets else PlacementKind.RING
             administration.create_keyspace(cluster, KEYSPACE, {"dc1": settings.replication}, placement=kind)
@@ -337,6 +386,7 @@ def _come_to_rest(
             with as_many_as_there_are(cluster, scenario):
                 _over_damage(lambda gate: accesses.change(gate, last), cluster, "rest")
             destroyed = playing.nemesis.destroyed | _without_table(world, cluster.catch_up(), scenario)
+            destroyed |= {"/".join(log.split("/")[:3]) for log, _ in Holes(world).open()}
             _let_go_on(world, cluster, destroyed, scenario.settings.racks)
             unexpected.extend(left_undone(cluster, may_be_damaged=damaged_places(scenario)))
             unexpected.extend(holdings.not_owned(cluster.catch_up()))

@@ -30,6 +30,14 @@ def harmed(scenario: Scenario) -> set[str]:
     return by_operators | {fault.place for fault in scenario.faults if fault.kind in DATA}
 
 
+def lossy_levels(scenario: Scenario) -> set[str]:
+    """At which levels what was acknowledged may be gone: all that have counted it may be among what is destroyed."""
+    replicas = scenario.settings.replication
+    copies = {"ONE": 1, "QUORUM": replicas // 2 + 1, "ALL": replicas}
+    places = len({fault.place for fault in scenario.faults if fault.kind in DATA}) or bool(harmed(scenario))
+    return {level for level, count in copies.items() if count <= places}
+
+
 def all_are_announced(scenario: Scenario) -> bool:
     """Whether nobody could take a pipeline for dead that writes something: what deletes older rows may be forgotten
     then, and a batch that comes again has rows that are as old as it.

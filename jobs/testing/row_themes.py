@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epochlake.jobs.testing import rule_themes
+from epochlake.jobs.testing import operator_themes, rule_themes, storage_themes
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.themes import (
     KEYS,
@@ -472,11 +472,15 @@ THEMES: tuple[Theme, ...] = (
     *(GOING_BACK, LOSING_POWER, FAILING_COPIES, SLEEPING, ROTTING, MERGING, FORGETTING, HANGING, RETURNING),
     *(SLOW_HANDS, REBUILDING, NARROWING, STRADDLING_AT_ONE, WAY_BACK, CLOCKS),
     *rule_themes.RULES,
+    *operator_themes.DRAWN,
+    *storage_themes.DRAWN,
 )
 """What histories of rows are about: each of them about one of these, with the same chance."""
 
 
 BY_NAME: dict[str, Theme] = {
-    name.lower(): theme for name, theme in {**vars(rule_themes), **globals()}.items() if isinstance(theme, Theme)
+    name.lower(): theme
+    for name, theme in {**vars(rule_themes), **vars(operator_themes), **vars(storage_themes), **globals()}.items()
+    if isinstance(theme, Theme)
 }
 """All of them, by their names in small letters."""

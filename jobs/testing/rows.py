@@ -1,6 +1,6 @@
 """Rows of a world: written through the gate by what executors do, and read by the plan of the gate, without Spark.
 
-Tables of a world have the columns `id` (bigint, the key) and `note` (string). Tokens are spread like hashes.
+Tables of a world have the columns `id` (bigint, the key) and `note` (string).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +22,7 @@ from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.staging import Announce, StagedFile, stage_here, wrapped
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.storage.storage import Storage
+from epochlake.placement import hashing
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, Interval
 
 KEYSPACE = "air"
@@ -37,9 +39,10 @@ class RowsDamaged(Exception):
     """A data file cannot be read; its text names the file."""
 
 
+@cache
 def token_of(key: int) -> int:
-    """Where a key is in the token space."""
-    return int.from_bytes(hashlib.blake2b(str(key).encode(), digest_size=8).digest(), "big", signed=True)
+    """Where a key is in the token space, as who writes it otherwise says as well."""
+    return hashing.token_of([("bigint", str(key))])
 
 
 WIDE_BYTES = 20_000
@@ -80,7 +83,11 @@ class WorldRows:
         self.times.append(plan.written_at)
         plan = msgspec.structs.replace(plan, shared_file_bytes=SHARED_FILE_BYTES if self._shares else 0)
         digested = digest is not None
-        return stage_here(plan, [self._batch(digested)], digested=digested, announce=announce)
+        batch = self._batch(digested)
+        for column in plan.table.columns:
+            if column.name not in batch.schema.names:
+                batch = batch.append_column(column.name, pa.nulls(batch.num_rows, pa.string()))
+        return stage_here(plan, [batch], digested=digested, announce=announce)
 
     def counted(self, digest: RowDigest) -> Count:
         return Count(len(self._notes), wrapped(sum(_digest(*row) for row in self._notes.items())))

@@ -8,15 +8,28 @@ KEYS = 12
 NODES = 4
 RACKS = ("r1", "r2", "r3", "r1")
 ALL_APART = ("r1", "r2", "r3", "r4")
+SIX_NODES = (("r1", "r2", "r3", "r4", "r5", "r1"), ("r1", "r2", "r3", "r1", "r2", "r3"))
 DESTRUCTIVE = ("rebuild", "remove", "replace")
 """What operators do that gives up what a node has, as the loss of its storage does."""
 
 OPERATIONS = (
     *("leave", "add", "maintenance", "balance", "resize", "cancel", "pause request", "move", "shift", "replication"),
-    *("come and go", "drop and restore", "shuttle", "waver", "keyspace beside"),
+    *("replicas", "come and go", "drop and restore", "shuttle", "waver", "keyspace beside"),
     *DESTRUCTIVE,
 )
 """What operators do."""
+
+FORBIDDEN = "!"
+"""How notes begin that a check does not allow."""
+
+BAD_ROWS = ("write marked", "write null")
+"""Writing rows that a check may forbid."""
+
+ALTERATIONS = ("add check", "drop check", "alter columns")
+"""What operators do to the columns and the checks of the table."""
+
+ROLLBACK = "roll back"
+"""Taking a table back to how it was at some time: what operators do who do not only ask the coordinator."""
 
 UPKEEP = ("repair", "repair bytes", "compact", "vacuum", "compact log", "snapshot", "verify")
 """What is done to replicas, beside writing."""
@@ -66,7 +79,8 @@ class Theme(NamedTuple):
     """What a history of rows is about: of which sorts operations, upkeep and faults are, and how fast all goes.
 
     `paces`: the longest waits of pipelines, and `operator_paces` of operators, in seconds; `sorts`: of faults.
-    `sights`: what the machines of pipelines see of places, "all", "most", or those on their side of a partition.
+    `sights`: what the machines of pipelines see of places: "all", "most" (all but one), all but two of a "few" pairs
+    or of all "pairs", each of another one, or those on their side of a partition ("sides").
     `keepers`: how many do upkeep, and `upkeep_paces` their longest waits. `lingering`: so often coordinators stand
     still, so that changes stay in the middle of what they do. `accesses`: what pipelines do, and how many there are.
     `levels`: those of writes, and `read_levels` of reads. `coordinators`: how many there may be. `lying`: faults that
@@ -75,7 +89,8 @@ class Theme(NamedTuple):
     never replaced. `hasty`: so likely a compaction forgets deletes at once. `coordinators_see`: what machines of
     coordinators see of places, as `sights` says of pipelines. `barriers` and `attempts`: as in the settings.
     `anywhere`: whether operators give up what any node has; else those of a history give up one node alone. `followed`:
-    so likely the table's changes are followed.
+    so likely the table's changes are followed. `racks`: of nodes, and so how many there are, which is the same in all
+    of these. `replicas`: how many replicas of each row operators ask for; one alone only where nothing is destroyed.
     """
 
     seconds: tuple[float, float]
@@ -109,3 +124,10 @@ class Theme(NamedTuple):
     attempts: tuple[int, ...] = (3,)
     anywhere: bool = False
     followed: float = FOLLOWED
+    racks: tuple[tuple[str, ...], ...] = (RACKS, ALL_APART)
+    replicas: tuple[int, ...] = (2, 3, 4)
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are in the beginning."""
+        return len(self.racks[0])

@@ -20,7 +20,7 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.testing.delta_rs import NoTable, table_class
 from epochlake.jobs.testing.disk import MEMBERS, ROOT, Troubles, WorldDisk
 from epochlake.jobs.testing.folder_disk import FolderDisk
-from epochlake.jobs.testing.log import WorldLog
+from epochlake.jobs.testing.log import LogInMemory, WorldLog
 from epochlake.jobs.testing.member_logs import LogsInMemory
 from epochlake.jobs.testing.power import CuttableDisk, copied, restore
 from epochlake.jobs.testing.scenario import Scenario, Settings
@@ -44,8 +44,9 @@ from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import EpochLog
 from epochlake.metastore.log.in_memory import SharedEntries
-from epochlake.metastore.log.log_place import LogBelowRoot, LogWithMembers
+from epochlake.metastore.log.log_place import LogBelowRoot, LogPlace, LogWithMembers
 from epochlake.metastore.metadata.events import Initialise
+from epochlake.metastore.metadata.features import SUPPORTED
 from epochlake.metastore.root import Root
 from epochlake.metastore.storage.disk import Disk
 from epochlake.metastore.storage.memory_disk import MemoryDisk
@@ -136,6 +137,8 @@ class World:
         """In which files bits were flipped, and at which step the last time."""
         self.rotted_ends: dict[str, bytes] = {}
         """What that has left of those in whose ends it was, behind all rows."""
+        self.holes: dict[str, float] = {}
+        """Which commits of replica tables have vanished, and at which step."""
         self.keeper = Process("world")
         """The process of what nobody in the world does, which never ends."""
         self.processes: list[Process] = []
@@ -219,7 +222,11 @@ class World:
     def cluster(self, process: Process) -> Cluster:
         """The cluster, opened by a process."""
         storage = self.storage(process)
-        place = self.log_place(storage) if self._members else None
+        place: LogPlace | None = None
+        if self._members:
+            place = self.log_place(storage)
+        elif self.folder is None:
+            place = LogInMemory(f"{ROOT}/log", lambda: self.log(process))
         return Cluster(self.configuration, storage=storage, log=self.log(process), log_place=place)
 
     def entries(self) -> list[Entry]:
@@ -261,7 +268,7 @@ class World:
             elif self.folder is not None:
                 create_log_table(storage, Root(ROOT).log)
             committer = Committer(Follower(self.log(process)), LocalQueue(), author="founder@world")
-            committer.commit(Initialise(name=name, cluster_id="world", product_version=PRODUCT_VERSION))
+            committer.commit(Initialise(name, "world", PRODUCT_VERSION, features=SUPPORTED))
             if self._members:
                 for number in range(1, DIRECTORIES + 1):
                     storage.create_directory(member(number), parents=True)

@@ -62,9 +62,9 @@ def settle(cluster: Store, view: ReplicaView, *, dry_run: bool = False) -> Settl
         return Settled(0, 0, tuple(waiting))
     finished = [merge for merge in waiting if merge.epoch == view.metadata.fence and _finish(cluster, view, merge)]
     voided = [merge for merge in waiting if merge.epoch < view.metadata.fence and _is_nowhere(cluster, view, merge)]
-    cluster.ledger.void(voided)
+    taken_back = cluster.ledger.void(voided)
     done = {merge.file_id for merge in (*finished, *voided)}
-    return Settled(len(finished), len(voided), tuple(merge for merge in waiting if merge.file_id not in done))
+    return Settled(len(finished), len(taken_back), tuple(merge for merge in waiting if merge.file_id not in done))
 
 
 def _ranges_of(view: ReplicaView, merge: Merge) -> list[Range] | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from tests.campaign_mutations import (
     changes,
+    checks,
     commits,
     disks,
     gate,
@@ -39,6 +40,7 @@ AREAS: dict[str, tuple[Mutation, ...]] = {
     "repair, compaction, vacuum, space": upkeep.MUTATIONS,
     "change streams": changes.MUTATIONS,
     "rows as they were": past.MUTATIONS,
+    "checks and rollbacks": checks.MUTATIONS,
     "tables that were dropped": shelves.MUTATIONS,
     "placement and membership": placing.MUTATIONS,
     "storage layer": disks.MUTATIONS,

@@ -21,6 +21,11 @@ STREAMING_LANDS_LATE = also(
 # back from then on, so it is never twice as far in the same direction: what the events accept is what it was.
 
 MUTATIONS = (
+    also(
+        "rows of a replica that goes are handed to one of those that stay",
+        "104: what goes without another one coming is handed to all that stay",
+        ROWS,
+    ),
     also("a replica is prepared again and again", "015: a replica is prepared once for each transition", ROWS),
     also("what was prepared in epochs that were lost counts", "015, 017: a mark of lost epochs does not count", ROWS),
     also(

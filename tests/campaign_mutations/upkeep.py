@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.campaign_mutations.mutation import ROWS, Mutation
+from tests.campaign_mutations.mutation import ROWS, ROWS_TABLES, Mutation, also
 
 REPAIR = "jobs/upkeep/repair.py"
 COMPACTION = "jobs/upkeep/compaction.py"
@@ -89,6 +89,11 @@ MUTATIONS = (
         "            if raise_fence(address, view.metadata.fence) != view.metadata.fence:\n",
         "            if not open_snapshot(address):\n",
         ROWS,
+    ),
+    also(
+        "a merged file that was merged on is voided",
+        "012: an entry that another one replaces is never voided",
+        ROWS_TABLES,
     ),
     Mutation(
         "merged files do not replace anything on a replica",

@@ -40,7 +40,6 @@ from epochlake.jobs.testing.row_checkers import Access, RowHistory
 from epochlake.jobs.testing.row_drawing import row_scenario
 from epochlake.jobs.testing.rows import COLUMNS, TABLE
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
-from epochlake.jobs.testing.themes import NODES
 from epochlake.metastore.configuration import (
     Configuration,
     CoordinatorSettings,
@@ -88,7 +87,7 @@ def real_row_scenario(seed: int) -> Scenario:
     known = ("write", "delete", "read", "read late", "batch", *operating.KINDS)
     roles = ("pipeline", "coordinator", "operator", "upkeep")
     parts = [_for_real(part, known) for part in drawn.parts if part.role in roles]
-    volumes = [f"n{number}" for number in range(1, NODES + 1)]
+    volumes = [f"n{number}" for number in range(1, len(drawn.settings.racks) + 1)]
     return _with_faults(chance, drawn, seconds, parts, (*PROCESSES, *WAYS, *SERVERS, *ROOM, *DISKS), volumes)
 
 
@@ -103,7 +102,7 @@ def real_spark_scenario(seed: int) -> Scenario:
     others = [part for part in drawn.parts if part.role in ("coordinator", "operator")]
     known = ("write", "delete", "read", "read late", "batch", *operating.KINDS)
     parts = [_for_real(part, known) for part in (*writers, *others)]
-    volumes = [f"n{number}" for number in range(1, NODES + 1)]
+    volumes = [f"n{number}" for number in range(1, len(drawn.settings.racks) + 1)]
     return _with_faults(chance, drawn, seconds, parts, (*PROCESSES, *WAYS, *SERVERS, *ROOM, *DISKS), volumes)
 
 
@@ -342,9 +341,9 @@ def play_rows(scenario: Scenario, ensemble: Ensemble, proxies: Proxies, folder: 
 def _set_up(configuration: Configuration, settings: Settings, files: Files) -> None:
     init_cluster(configuration)
     with Cluster(configuration) as cluster:
-        for number in range(1, NODES + 1):
+        for number, rack in enumerate(settings.racks, 1):
             name, volumes = new_volume(str(files.disks), number)
-            administration.add_node(cluster, name, "dc1", settings.racks[number - 1], volumes)
+            administration.add_node(cluster, name, "dc1", rack, volumes)
         Coordinator(cluster).run(until_idle=True)
         kind = PlacementKind.TABLETS if settings.tablets else PlacementKind.RING
         administration.create_keyspace(cluster, "air", {"dc1": settings.replication}, placement=kind)

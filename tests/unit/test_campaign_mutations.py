@@ -25,6 +25,7 @@ LEAST = {
     "repair, compaction, vacuum, space": 8,
     "change streams": 5,
     "rows as they were": 3,
+    "checks and rollbacks": 3,
     "tables that were dropped": 3,
     "placement and membership": 5,
     "storage layer": 5,

@@ -37,9 +37,12 @@ class RequestTrack:
         self._tally = tally
         self._tokens = cluster.configuration.ring.tokens_per_node
         self.blocked: list[str] = []
+        self._cleaned_up: set[str] = set()
+        """Cancelled requests that have left nothing."""
 
     def advance(self, metadata: ClusterMetadata) -> bool:
         progressed = False
+        self._clean_up_cancelled(metadata)
         for request in sorted(metadata.open_requests(), key=_is_about_live_storage):
             now = self._cluster.metadata
             if request.paused:
@@ -69,6 +72,27 @@ class RequestTrack:
             self._cluster.commit(_while(request, lambda now: next_replication_step(now, request)))
             return True
         return self._finish(metadata, request)
+
+    def _clean_up_cancelled(self, metadata: ClusterMetadata) -> None:
+        """Sweep what changes of replication have left that were cancelled between two of their steps.
+
+        Such a request has ended in the epoch of its cancellation, while replicas still held what steps before had taken
+        from them. Who has not seen that cannot know it, so a coordinator that begins sweeps once.
+        """
+        changes = [one for one in metadata.requests.values() if one.kind is RequestKind.KEYSPACE_RF_CHANGE]
+        swept = max((one.epoch for one in changes if one.state is RequestState.DONE), default=0)
+        left = [
+            one
+            for one in changes
+            if one.state is RequestState.CANCELLED and one.epoch > swept and one.request_id not in self._cleaned_up
+        ]
+        if not left:
+            return
+        try:
+            self._sweeper.sweep(metadata, left[-1])
+            self._cleaned_up.update(one.request_id for one in left)
+        except SideEffectFailed as failure:
+            logger.info("%s was cancelled, and a later round has to clean up: %s", name_of(metadata, left[-1]), failure)
 
     def _finish(self, metadata: ClusterMetadata, request: TopologyRequest) -> bool:
         event = FinishRequest(request.request_id)

@@ -26,6 +26,7 @@ from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.outcomes import Acknowledged
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.replicas.streaming import Copied, Copier
+from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.events import AdvanceOperation
 from epochlake.metastore.metadata.model import NodeState, RequestState
@@ -488,4 +489,28 @@ def test_a_table_that_a_rebuild_has_made_anew_is_not_read_before_it_has_its_rows
     ring.settle()
     with ring.without("B"):
         assert set(ring.read_rows(ring.pipeline())) == set(SPREAD)
+    assert_settled(ring, SPREAD)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_a_change_of_replication_has_given_up_goes_though_it_is_cancelled_between_two_steps(
+    tmp_path: Path, restarts: bool
+) -> None:
+    ring = ringed(tmp_path, FOUR, configuration=QUICK)
+    request = fewer_replicas(ring)
+    ring.until(Step.MID)
+    _, *others = ring.coordinator.tracks
+    while ring.step()[0] is not None:
+        for track in others:
+            track.advance(ring.metadata)
+    assert ring.metadata.schema.keyspaces["air"].replication == {"dc1": 2}
+    assert verify_replicas(STORAGE, ring.metadata).unswept
+    administration.cancel_request(ring.cluster, request)
+    assert ring.request(request).state is RequestState.CANCELLED
+    if restarts:
+        ring.restart()
+    with ring.without("C"):
+        some_rounds(ring)
+    ring.settle()
+    assert ring.metadata.schema.keyspaces["air"].replication == {"dc1": 2}
     assert_settled(ring, SPREAD)

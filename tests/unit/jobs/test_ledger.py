@@ -77,6 +77,17 @@ def test_what_was_voided_may_be_replaced_again_and_is_still_understood(ledger: L
     assert Ledger(STORAGE, ledger.uri).lineage("t", files) == {"c-1": [("a", 0, 9)]}
 
 
+def test_what_was_merged_on_since_somebody_has_looked_is_not_voided(ledger: Ledger) -> None:
+    """It was on no replica when he looked, and had been brought to them and merged with others before he said so."""
+    first = merge("c-1", 0, 9, ("a", 0, 9))
+    ledger.record([[first]])
+    other = Ledger(STORAGE, ledger.uri)
+    other.record([[merge("c-2", 0, 9, ("c-1", 0, 9), ("b", 0, 9))]])
+    assert ledger.void([first]) == ()
+    assert sorted(Ledger(STORAGE, ledger.uri).merges("t")) == ["c-1", "c-2"]
+    assert ledger.record([[merge("c-3", 0, 9, ("a", 0, 9))]]) == (), "what it stands for would count twice"
+
+
 def test_a_merged_file_without_an_entry_is_an_error(ledger: Ledger) -> None:
     with pytest.raises(StorageUnavailable, match="no entry for the merged file c-9"):
         ledger.lineage("t", [file("c-9", 0, 9), file("a", 0, 9)])

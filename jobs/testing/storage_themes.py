@@ -1,0 +1,69 @@
+"""Themes of histories of rows about storage that forgets a part of what it had."""
+
+from __future__ import annotations
+
+from epochlake.jobs.testing.themes import KEYS, SIX_NODES, Lying, Theme
+
+HOLES = Theme(
+    seconds=(4.0, 8.0),
+    tables=0.2,
+    keys=(2, KEYS),
+    paces=(0.1, 0.3),
+    operations=("shuttle", "shift", "balance"),
+    operator_paces=(1.0, 3.0),
+    upkeep=("repair", "compact", "snapshot"),
+    tablets=(1, 1, 2, 0),
+    sights=("all", "most"),
+    replication=(3, 3, 2),
+    accesses=(*["write"] * 4, "delete", *["read"] * 3, "batch"),
+    pipelines=(3, 4),
+    levels=("QUORUM", "QUORUM", "ALL"),
+    read_levels=("QUORUM", "ONE"),
+    lying=(
+        Lying(
+            ("lost replica commit",),
+            ("pipeline", "coordinator"),
+            ("volume link, done", "volume read", "volume look at", "log append, done"),
+            (1, 2, 3),
+            early=0.8,
+        ),
+        Lying(("pause",), ("pipeline",), ("volume read", "volume look at", "volume link, done"), (4, 8), (0.3, 1.5)),
+    ),
+    append_only=0.4,
+)
+"""Replica tables of which a commit vanishes while some have read it and others stand still before it."""
+
+_GOES_BACK = Lying(
+    ("old storage",),
+    ("pipeline",),
+    ("volume link", "volume link, done", "volume read", "volume write"),
+    (1, 1, 2),
+    (0.3, 3.0),
+    early=0.5,
+)
+
+TWO_BACK = Theme(
+    seconds=(9.0, 14.0),
+    keys=(KEYS, KEYS, 4),
+    paces=(0.3, 1.0),
+    operations=("balance", "shift"),
+    operator_paces=(5.0,),
+    upkeep=("repair", "repair", "snapshot"),
+    tablets=(1, 1, 0),
+    sights=("few", "most"),
+    replication=(5,),
+    accesses=("write", "write", "write", "read", "read", "delete", "batch"),
+    pipelines=(3, 4),
+    keepers=(1, 2),
+    upkeep_paces=(0.5, 1.5),
+    levels=("QUORUM", "QUORUM", "QUORUM", "ALL"),
+    lying=(_GOES_BACK, _GOES_BACK),
+    keepers_see_all=False,
+    racks=SIX_NODES,
+)
+"""Two of five replicas that come back as they were before, the most that a quorum does without, and repairs by those
+who see four of six nodes.
+"""
+
+DRAWN = (HOLES, TWO_BACK)
+"""Those that are drawn with all others."""
