@@ -67,10 +67,10 @@ def test_replicas_that_were_cut_differently_hold_exactly_what_they_own(tablets: 
 
 def test_rows_of_a_foreign_tablet_violate_and_rows_that_are_missing_differ(tablets: SmallCluster) -> None:
     low, high = tokens_of_label("1-1")
-    assert drop_ranges(tablets.address("B"), [(low + 4, high)], 2**62)
+    assert drop_ranges(tablets.address("B"), [(low + 4, high)], tablets.metadata.fence)
     [difference] = owned_exactly(STORAGE, tablets.metadata)
     assert (difference.kind, difference.place, difference.tablet) == ("differs", "B/d1", 1)
-    drop_ranges(tablets.address("B"), [(low, high)], 2**62)
+    drop_ranges(tablets.address("B"), [(low, high)], tablets.metadata.fence)
     assert [(found.kind, found.tablet) for found in owned_exactly(STORAGE, tablets.metadata)] == [("differs", 1)]
     tablets.start("C", "X", tablet=0)
     tablets.until(Stage.WRITE_BOTH_READ_OLD)
