@@ -21,6 +21,7 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import commit_phase, writing
 from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
+from epochlake.jobs.gate.merge import _PlannedMerge
 from epochlake.jobs.gate.merging import Merging
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.replica import ReplicaAddress
@@ -268,23 +269,35 @@ def test_a_file_that_is_loaded_lands_with_the_value(
     assert {row["id"]: row["size"] for row in grown.done("query", TABLE)} == {1: 1, 2: 2}
 
 
+@pytest.mark.parametrize("moment", ["before its rows are looked at again", "after that"])
 def test_a_merge_that_is_planned_before_computes_it_also_where_who_changed_the_table_was_killed(
-    keyed: SmallCluster, monkeypatch: pytest.MonkeyPatch
+    keyed: SmallCluster, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """Who changes the table lets merges end before it returns; a killed one does not."""
-    keep, once = Merging._keep, [True]
+    keep, still_holds, once = Merging._keep, _PlannedMerge.still_holds, [True]
 
-    def kept(merging: Merging, *args: object) -> bool:
+    def change() -> None:
         if once:
             once.clear()
             monkeypatch.setattr(altering, "fence_replicas", lambda *_: None)
             monkeypatch.setattr(altering._Fenced, "_let_merges_end", lambda *_: None)
             with Cluster(keyed.cluster.configuration) as other:
                 alter(other)
+
+    def kept(merging: Merging, *args: object) -> bool:
+        if moment != "after that":
+            change()
         return keep(merging, *args)  # type: ignore[arg-type]
 
+    def holds(planned: _PlannedMerge) -> bool:
+        held = still_holds(planned)
+        change()
+        return held
+
     monkeypatch.setattr(Merging, "_keep", kept)
+    monkeypatch.setattr(_PlannedMerge, "still_holds", holds)
     keyed.cluster.merge(TABLE, pa.Table.from_pylist(ROWS)).when_not_matched_insert_all().execute()
+    assert not once
     assert sizes(keyed.cluster) == WHOLE
 
 
