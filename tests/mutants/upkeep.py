@@ -1,0 +1,47 @@
+"""What repair, compaction and vacuum rest on."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+TTL = "tests/unit/jobs/test_time_to_live.py"
+PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
+
+MUTANTS = (
+    Mutant(
+        "vacuum takes the history that a table keeps",
+        "jobs/upkeep/vacuum.py",
+        "    return frozenset(one.origin for merge in young for one in merge.replaced)\n",
+        "    return frozenset()\n",
+        PAST_TESTS,
+    ),
+    Mutant(
+        "a stream of changes begins beside merges",
+        "jobs/upkeep/change_streams.py",
+        "    _let_merges_pass(cluster, table)\n",
+        "",
+        ("tests/unit/jobs/test_change_streams_attacked.py",),
+    ),
+    Mutant(
+        "vacuum takes copies that an intent names",
+        "jobs/upkeep/change_sweeping.py",
+        "    named = {staged.file.file_id for intent in Intents(storage, index).all() for staged in intent.files}\n",
+        "    named: set[str] = set()\n",
+        ("tests/unit/jobs/test_change_streams_left.py",),
+    ),
+    Mutant(
+        "rows are dropped as soon as they have expired",
+        "jobs/upkeep/compaction.py",
+        "min(purge_before, time.time_ns() // 1000 - SKEW_MICROS)",
+        "min(purge_before, time.time_ns() // 1000)",
+        (f"{TTL}::test_compaction_drops_what_had_expired_an_hour_ago_and_is_old_enough_to_forget",),
+    ),
+    Mutant(
+        "what has expired is judged after the metadata were looked at",
+        "jobs/upkeep/compaction.py",
+        "        expiry = Expiry.of(view.table, droppable_before)\n",
+        "        expiry = Expiry.of(view.table, droppable_before)\n"
+        "        expiry = Expiry.of(view.table, time.time_ns() // 1000 - SKEW_MICROS)\n",
+        (f"{TTL}::test_a_compaction_that_knows_only_the_shorter_ttl_drops_no_row_that_the_longer_one_shows",),
+    ),
+)
