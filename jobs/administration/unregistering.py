@@ -105,5 +105,6 @@ def _require_cleared(metadata: ClusterMetadata, node: Node, call: Call) -> None:
             raise Rejected(
                 Code.STORAGE_LEFT,
                 f"vacuum has not deleted yet what node {node.name!r} has left behind: {left[0]} is there",
-                hint="Run `epochlake vacuum` first, or give --force when it may stay where it is",
+                hint="Run `epochlake vacuum` first, which leaves alone what is younger than its --older-than (1h), or "
+                "give --force when it may stay where it is",
             )
