@@ -208,7 +208,7 @@ class MemberMover:
         sealed = self._seal(generation, before)
         self._require_own(current, sealed)
         entries = verified(root.read(0))
-        self._require_whole(entries, sealed, generation)
+        self._require_whole(current, entries, sealed, generation)
         self._adopt(generation, entries)
         self._name(generation)
         if current is None:
@@ -297,15 +297,23 @@ class MemberMover:
                         hint=f"Use the root {promise.root}; {self._root} was given up when that one was restored",
                     )
 
-    def _require_whole(self, entries: Sequence[Entry], sealed: Iterable[str], generation: Generation) -> None:
-        """Refuse a root that does not hold what its members have: it is an older copy."""
-        for uri in sorted(sealed):
-            adopted, held = self._copy_of(uri)
-            if (
-                held
-                and adopted < generation.number
-                and (len(held) > len(entries) or entries[len(held) - 1].hash != held[-1].hash)
-            ):
+    def _require_whole(
+        self, current: Generation | None, entries: Sequence[Entry], sealed: Iterable[str], generation: Generation
+    ) -> None:
+        """Refuse a root that does not hold what its members have: it is an older copy.
+
+        Compared are copies of the generation that the root names and of later ones: what is acknowledged is in each of
+        them, and one that counts is here. A copy from before may end with what its member alone had when the root was
+        lost, which nobody was told. Only where most members are given up, such a copy may be all that is left.
+        """
+        adopted = {uri: self._member(uri).adopted() for uri in sorted(sealed)}
+        newest = max(adopted.values(), default=0)
+        since = min(newest, current.number if current is not None else 0)
+        for uri, number in adopted.items():
+            if not max(1, since) <= number < generation.number:
+                continue
+            held = self._member(uri).entries(number)
+            if held and (len(held) > len(entries) or entries[len(held) - 1].hash != held[-1].hash):
                 raise LogWentBack(len(entries), held[-1].epoch, held[-1].hash, f"the log member {uri}")
 
     def _copy_of(self, uri: str) -> tuple[int, list[Entry]]:
@@ -318,7 +326,8 @@ class MemberMover:
         if [entry.hash for entry in there] != [entry.hash for entry in entries[: len(there)]]:
             raise InvalidRequest(
                 f"the log at {self._root} is not the beginning of what its members have",
-                hint="Choose an empty root; that of a cluster that goes on needs no recovery",
+                hint="If that log was lost, or goes back, move it away and try again, or choose an empty root; that "
+                "of a cluster that goes on needs no recovery",
             )
         for start in range(len(there), len(entries), PART):
             root.append(entries[start : start + PART])

@@ -77,4 +77,25 @@ MUTANTS = (
         "        return generation\n",
         TESTS,
     ),
+    Mutant(
+        "what a log member alone had when the root was lost stops every change of members",
+        "metastore/log/moving_members.py",
+        "        since = min(newest, current.number if current is not None else 0)\n",
+        "        since = 0\n",
+        TESTS,
+    ),
+    Mutant(
+        "a root that goes back is not compared with the members that it names",
+        "metastore/log/moving_members.py",
+        "            if not max(1, since) <= number < generation.number:\n",
+        "            if not since < number < generation.number:\n",
+        TESTS,
+    ),
+    Mutant(
+        "copies of before are not compared where all members of now are given up",
+        "metastore/log/moving_members.py",
+        "        since = min(newest, current.number if current is not None else 0)\n",
+        "        since = current.number if current is not None else 0\n",
+        TESTS,
+    ),
 )

@@ -13,6 +13,7 @@ from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import (
     ConfigurationError,
     LogUnreadable,
+    LogWentBack,
     StorageUnavailable,
 )
 from epochlake.metastore.log import generations, log_member, moving_members, seats
@@ -24,6 +25,7 @@ from epochlake.metastore.log.moving_members import MemberMover
 from epochlake.metastore.log.no_members import LogWithoutMembers
 from epochlake.metastore.storage.local_disk import LocalDisk
 from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.errors import InvalidRequest
 
 from tests.support.logs import chain
 from tests.support.member_groups import CLUSTER, Group, MemoryLogs, append, behind, wipe
@@ -335,6 +337,103 @@ def test_a_copy_that_cannot_be_fenced_is_that_of_a_member_that_does_not_answer(t
 
 class Killed(BaseException):
     """The process ends here."""
+
+
+def lost_while_one_member_alone_was_ahead(group: Group) -> list[Entry]:
+    """Two entries that a majority has, which are returned. Two more came to the last of three members alone before the
+    root was lost; it was away when the others restored the root, and is back.
+    """
+    group.reconfigure(0, 1, 2)
+    entries = chain(4)
+    log = append(group, entries[:2])
+    eventually(lambda: not any(copying.busy for copying in log._members.values()))
+    group.memory.broken = set(group.members[:2])
+    with pytest.raises(AppendUncertain, match="1 of 3 log members"):
+        log.append(entries[2:])
+    group.memory.broken = set()
+    away = Path(group.members[2]).rename(group.path / "away")
+    group.lose_root()
+    assert group.recover(0, 1) == 2
+    away.rename(group.members[2])
+    assert group.mover().state_of(group.members[2]).epoch == 4
+    return entries[:2]
+
+
+@pytest.mark.parametrize("way", ["reconfigure", "resume", "accept loss"])
+@pytest.mark.parametrize("since", [0, 1, 2])
+def test_what_one_member_alone_had_when_the_root_was_lost_is_given_up_when_it_is_a_member_again(
+    tmp_path: Path, way: str, since: int
+) -> None:
+    group = Group(tmp_path, 3)
+    there = lost_while_one_member_alone_was_ahead(group)
+    if since:
+        other = chain(since, position_of(there[-1]), tag="other")
+        append(group, other)
+        there += other
+    if way == "resume":
+        # Somebody was killed when the members had promised the change.
+        unfinished = group.generation(3, group.members)
+        for uri in group.members:
+            LogMember(group.storage, uri, group.logs).seal(unfinished)
+        assert group.mover().resume(group.logs.open(f"{group.root}/log")) == unfinished
+    elif way == "accept loss":
+        wipe(group, 0)
+        root = group.logs.open(f"{group.root}/log")
+        MemberMover(group.storage, group.root, f"{group.root}/log-members", group.logs, accept_loss=True).reconfigure(
+            CLUSTER, group.members, root
+        )
+    else:
+        group.reconfigure(0, 1, 2)
+    assert group.mover().unfinished() is None
+    more = chain(1, position_of(there[-1]), tag="more")
+    append(group, more)
+    brought_on(group, len(there) + 1)
+    group.lose_root()
+    group.recover(0, 2)
+    assert group.open().read(0) == [*there, *more]
+
+
+@pytest.mark.parametrize("accept_loss", [False, True])
+def test_a_restored_root_that_goes_back_is_refused_by_the_members_of_now(tmp_path: Path, accept_loss: bool) -> None:
+    group = Group(tmp_path, 3)
+    there = lost_while_one_member_alone_was_ahead(group)
+    append(group, chain(2, position_of(there[-1]), tag="other"))
+    del group.memory.logs[f"{group.root}/log"].entries[2:]
+    mover = MemberMover(group.storage, group.root, f"{group.root}/log-members", group.logs, accept_loss=accept_loss)
+    for members in (group.members, group.members[:2], group.members[2:]):
+        with pytest.raises(LogWentBack, match=r"known to the log member .*member-[01] "):
+            mover.reconfigure(CLUSTER, members, group.logs.open(f"{group.root}/log"))
+
+
+def test_where_all_members_of_now_are_given_up_copies_of_those_before_show_that_the_root_went_back(
+    tmp_path: Path,
+) -> None:
+    group = Group(tmp_path, 4)
+    group.reconfigure(0, 1, 2)
+    entries = chain(3)
+    append(group, entries)
+    brought_on(group, 3)
+    group.reconfigure(3)
+    shutil.rmtree(group.members[3])
+    del group.memory.logs[f"{group.root}/log"].entries[1:]
+    mover = MemberMover(group.storage, group.root, f"{group.root}/log-members", group.logs, accept_loss=True)
+    with pytest.raises(LogWentBack, match=r"epoch 3 was known to the log member .*member-0 "):
+        mover.reconfigure(CLUSTER, group.members[:3], group.logs.open(f"{group.root}/log"))
+
+
+def test_a_log_that_is_not_the_beginning_of_what_its_members_have_is_moved_away_for_a_recovery(tmp_path: Path) -> None:
+    group = Group(tmp_path, 3)
+    there = lost_while_one_member_alone_was_ahead(group)
+    root = group.logs.open(f"{group.root}/log")
+    root.read(0)
+    root.append(chain(1, position_of(there[-1]), tag="by somebody who was killed then"))
+    with pytest.raises(InvalidRequest, match="is not the beginning of what its members have") as refused:
+        group.recover(0, 1, 2, root=group.root)
+    assert "move it away and try again" in refused.value.hint
+    del group.memory.logs[f"{group.root}/log"]
+    group.logs.create(f"{group.root}/log")
+    assert group.recover(0, 1, 2, root=group.root) == 2
+    assert group.open().read(0) == there
 
 
 class Life:
