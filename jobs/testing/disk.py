@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import pyarrow as pa
 from epochlake.jobs.testing.power import is_below
 from epochlake.jobs.testing.scheduler import Process, Scheduler, Waiter
-from epochlake.metastore.storage.disk import Disk, Status, Usage
+from epochlake.metastore.storage.disk import Disk, LockNotHad, Status, Usage
 from epochlake.metastore.storage.memory_disk import ForArrow
 from pyarrow import fs
 
@@ -129,6 +129,8 @@ class WorldDisk:
         self._scheduler = scheduler
         self._disk = disk
         self._troubles = troubles
+        self._locks: dict[str, Process] = {}
+        """Who has the lock of which file, or had it when he was killed."""
         self.arrow: fs.FileSystem = fs.PyFileSystem(_ForArrow(disk, self._open_for_arrow))
 
     @property
@@ -190,8 +192,25 @@ class WorldDisk:
     def usage(self, path: str) -> Usage:
         return self.step("measure", path, lambda: self._disk.usage(path))
 
-    def locked(self, path: str) -> AbstractContextManager[None]:
-        return self.step("lock", path, lambda: self._disk.locked(path))
+    @contextmanager
+    def locked(self, path: str) -> Iterator[None]:
+        """The lock of a process ends with the process, which does nothing about that when it is killed."""
+        process, taken = self._scheduler.current.process, False
+
+        def take() -> None:
+            nonlocal taken
+            holder = self._locks.get(path)
+            if holder is not None and holder.alive:
+                raise LockNotHad(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
+            with self._disk.locked(path):
+                self._locks[path], taken = process, True
+
+        try:
+            self.step("lock", path, take)
+            yield
+        finally:
+            if taken and self._locks.get(path) is process:
+                del self._locks[path]
 
     def step(
         self,

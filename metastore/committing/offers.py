@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from epochlake.metastore.committing.queue import CommitQueue
@@ -46,6 +46,13 @@ class _Offer(msgspec.Struct, frozen=True):
     def __iter__(self) -> Iterator[Submission]:
         yield from self.submissions
         yield from self.joined
+
+
+class EarlierTries(NamedTuple):
+    """Which requests may have earlier tries, and whether these may be in line still, as the line did not answer."""
+
+    requests: frozenset[str] = frozenset()
+    are_in_line: bool = False
 
 
 class Offers:
@@ -138,14 +145,13 @@ class Offers:
         self.look_for_others(bool(claims))
         return claims
 
-    def drop_earlier_tries(self, submissions: Iterable[Submission]) -> bool:
-        """Take away what earlier tries of these requests, by processes that may be gone, have left in line; whether
-        there may be any.
-        """
+    def drop_earlier_tries(self, submissions: Iterable[Submission]) -> EarlierTries:
+        """Take away what earlier tries of these requests, by processes that may be gone, have left in line."""
         requests = {s.request_id for s in submissions if s.named and s.planned is not None and s.expect_epoch is None}
-        if requests:
-            self._queue.drop(lambda data: any(s.request_id in requests for s in decode_proposals(data)))
-        return bool(requests)
+        if not requests:
+            return EarlierTries()
+        seen = self._queue.drop(lambda data: any(s.request_id in requests for s in decode_proposals(data)))
+        return EarlierTries(frozenset(requests), are_in_line=not seen)
 
     def answer(self, claims: Sequence[Sequence[Submission]]) -> None:
         """Tell the owners of the last claims what was committed of them."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from epochlake.metastore.committing.offers import EarlierTries
 from epochlake.metastore.committing.submissions import Committed, Submission, described
 from epochlake.metastore.errors import LOG_CONTRADICTS, CommitTimeout, CommitUnknown, Rejected
 from epochlake.metastore.following.follower import Follower
@@ -25,14 +26,14 @@ class Outcomes:
     """Gives submissions their outcomes, by what the log of `follower` says.
 
     `publish` is told where the log ends before anybody hears that it was found there: who has appended it may be gone.
-    `drop_earlier_tries` takes away what earlier tries of submissions may have left in line; whether there may be any.
+    `drop_earlier_tries` takes away what earlier tries of submissions may have left in line.
     """
 
     def __init__(
         self,
         follower: Follower,
         publish: Callable[[Position], None],
-        drop_earlier_tries: Callable[[Iterable[Submission]], bool],
+        drop_earlier_tries: Callable[[Iterable[Submission]], EarlierTries],
     ) -> None:
         self._follower = follower
         self._publish = publish
@@ -66,15 +67,18 @@ class Outcomes:
         A claim is made after the log was read, and the claimer's append is against what it has read then. So moving
         the log's version makes it fail if it has not happened yet, and after that the log tells. That does not help
         with an offer that may still be claimed: of such a one only a success can be known. What earlier tries of the
-        same requests have left in line is dropped first.
+        same requests have left in line is dropped first; where ZooKeeper does not tell what is in line, one of them may
+        still be claimed.
         """
         submissions = list(submissions)
         if not submissions:
             return
-        unreadable = self._look_up(submissions, fence=self._drop_earlier_tries(submissions))
+        earlier = self._drop_earlier_tries(submissions)
+        unreadable = self._look_up(submissions, fence=bool(earlier.requests))
         for submission in submissions:
             if submission.outcome is None:
-                submission.outcome = _without_entry(submission, failure(submission), unreadable)
+                in_line = earlier.are_in_line and submission.request_id in earlier.requests
+                submission.outcome = _without_entry(submission, failure(submission), unreadable, in_line)
 
     def _look_up(self, submissions: Sequence[Submission], *, fence: bool) -> EpochlakeError | None:
         """Give those that are in the log their outcome; the error when the log could not tell it of the others.
@@ -151,8 +155,12 @@ def timed_out(submission: Submission, obstacle: str = "") -> CommitTimeout:
     )
 
 
-def _without_entry(submission: Submission, failure: BaseException, unreadable: EpochlakeError | None) -> BaseException:
-    """The outcome of a submission that was not found in the log, or for which the log could not be asked."""
+def _without_entry(
+    submission: Submission, failure: BaseException, unreadable: EpochlakeError | None, in_line: bool
+) -> BaseException:
+    """The outcome of a submission that was not found in the log, or for which the log could not be asked; `in_line`:
+    an earlier try may still be offered.
+    """
     if submission.offered:
         return CommitUnknown(
             submission.request_id, "it was offered to other processes, and ZooKeeper does not say who has it"
@@ -164,6 +172,10 @@ def _without_entry(submission: Submission, failure: BaseException, unreadable: E
     if submission.named and unreadable is not None and isinstance(failure, CommitTimeout | AppendFailed):
         # Nothing came of this try. An earlier one with the same id may be in the log.
         return CommitUnknown(submission.request_id, f"the log does not tell whether an earlier try landed ({failure})")
+    if in_line and isinstance(failure, CommitTimeout | AppendFailed):
+        return CommitUnknown(
+            submission.request_id, f"ZooKeeper does not tell whether an earlier try is in line ({failure})"
+        )
     return failure
 
 

@@ -54,9 +54,9 @@ class CommitQueue(Protocol):
         """Take the offers of others; each offer is claimed once, or withdrawn, never both. Never raises."""
         ...
 
-    def drop(self, holds: Callable[[bytes], bool]) -> None:
+    def drop(self, holds: Callable[[bytes], bool]) -> bool:
         """Take those offers of others away for which `holds`, for nobody to append: their owners look for them in the
-        log. Never raises: one that could not be reached stays.
+        log. Never raises: False where the line does not answer, so that some may be in it still.
         """
         ...
 

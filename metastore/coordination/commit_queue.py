@@ -124,15 +124,17 @@ class ZooKeeperQueue:
             logger.debug("no proposals of others: %s", error)
             return []
 
-    def drop(self, holds: Callable[[bytes], bool]) -> None:
+    def drop(self, holds: Callable[[bytes], bool]) -> bool:
         coordination = self._coordination
         if self._proposals is None or coordination is None or not coordination.connected:
-            return
+            return False
         try:
             found = [batch for batch in self._proposals.pending(ANSWER_SECONDS) if holds(batch.data)]
             self._proposals.claim(found, ANSWER_SECONDS)
         except (CoordinationUnavailable, KazooException) as error:
             logger.debug("offers of others are not looked for: %s", error)
+            return False
+        return True
 
     def answer(self, epochs: Sequence[dict[str, int]]) -> None:
         if self._proposals is not None:

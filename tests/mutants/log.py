@@ -8,6 +8,13 @@ COMMITTER = ("tests/unit/metastore/test_committer_truth.py", "tests/unit/metasto
 
 MUTANTS = (
     Mutant(
+        "a failure is told though an earlier try may be in a line that does not answer",
+        "metastore/committing/outcomes.py",
+        "    if in_line and isinstance(failure, CommitTimeout | AppendFailed):\n",
+        "    if False:\n",
+        COMMITTER,
+    ),
+    Mutant(
         "log members take what the root does not have yet",
         "metastore/log/asked_members.py",
         "            while self._begun is None:\n                self._changed.wait()\n",

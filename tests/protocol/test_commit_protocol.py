@@ -21,7 +21,7 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.metastore.configuration import ClusterSettings, Configuration, LogSettings, ZooKeeperSettings
 from epochlake.metastore.coordination.head import Head, read_head
 from epochlake.metastore.coordination.lock import CommitLock
-from epochlake.metastore.errors import CommitTimeout, Rejected
+from epochlake.metastore.errors import CommitTimeout, CommitUnknown, Rejected
 from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry
@@ -241,8 +241,10 @@ def test_without_zookeeper_commits_wait_and_time_out_and_reading_goes_on(tmp_pat
         for cluster in (connected, late):
             started = time.monotonic()
             with pytest.raises(CommitTimeout):
-                cluster.commit(a_keyspace("nobody"), request_id="nobody", timeout=1.5)
+                cluster.commit(a_keyspace("nobody"), timeout=1.5)
             assert 1.4 <= time.monotonic() - started < 60
+            with pytest.raises(CommitUnknown):  # another process may have offered it before
+                cluster.commit(a_keyspace("nobody"), request_id="nobody", timeout=0.1)
             started = time.monotonic()
             assert cluster.catch_up().schema.keyspaces.keys() == {TAKEN, "before"}
             assert time.monotonic() - started < 30

@@ -17,6 +17,7 @@ from epochlake.jobs.testing.disk import Troubles, WorldDisk
 from epochlake.jobs.testing.folder_disk import FolderDisk
 from epochlake.jobs.testing.power import CuttableDisk, copied, restore
 from epochlake.jobs.testing.scheduler import Process, Scheduler, ended_afterwards
+from epochlake.metastore.storage.disk import LockNotHad
 from epochlake.metastore.storage.memory_disk import MemoryDisk
 
 
@@ -113,6 +114,35 @@ def test_a_step_that_fails_has_had_its_effect_or_half_of_it_or_none() -> None:
         lengths = {len(disk.read(f"/d/{name}")) for name in names}
         assert 0 < len(names) < 60
         assert lengths == {2, 4}
+
+    in_world(do)
+
+
+def test_a_lock_is_one_processs_until_it_gives_it_back_or_is_killed() -> None:
+    def do(disk: WorldDisk, troubles: Troubles, scheduler: Scheduler) -> None:
+        disk.make_directory("/d")
+        holder = Process("holder")
+
+        def hold() -> None:
+            with disk.locked("/d/lock"):
+                scheduler.sleep(100.0)
+
+        scheduler.spawn(holder, "main", hold)
+        scheduler.sleep(1.0)
+        for _ in range(2):
+            with pytest.raises(LockNotHad), disk.locked("/d/lock"):
+                pass
+        scheduler.kill(holder)
+        for _ in range(2):
+            with disk.locked("/d/lock"), pytest.raises(LockNotHad), disk.locked("/d/lock"):
+                pass
+        troubles.chances["/d"] = 1.0
+        for _ in range(20):  # also where the access fails after its effect
+            with pytest.raises(OSError, match="Input/output error"), disk.locked("/d/lock"):
+                pass
+        troubles.mend("/d")
+        with disk.locked("/d/lock"):
+            pass
 
     in_world(do)
 

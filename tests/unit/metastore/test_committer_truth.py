@@ -229,8 +229,9 @@ class NeverHad(LocalQueue):
         time.sleep(min(timeout, 0.001))
         return False
 
-    def drop(self, holds: Callable[[bytes], bool]) -> None:
+    def drop(self, holds: Callable[[bytes], bool]) -> bool:
         self.left = [offer for offer in self.left if not holds(offer)]
+        return True
 
 
 def test_who_never_had_the_lock_is_told_a_failure_only_when_no_earlier_try_can_land_any_more() -> None:
@@ -245,6 +246,29 @@ def test_who_never_had_the_lock_is_told_a_failure_only_when_no_earlier_try_can_l
     with pytest.raises(AppendConflict):
         claimer.append(chain(2)[1:])
     assert request_ids(log) == ["request-1"]
+
+
+class Silent(NeverHad):
+    """The same line while ZooKeeper does not answer."""
+
+    def drop(self, holds: Callable[[bytes], bool]) -> bool:
+        return False
+
+
+def test_while_nobody_says_what_is_in_line_a_request_that_may_have_been_tried_before_has_no_known_outcome() -> None:
+    log = begun()
+    queue = Silent(offered(OFF, "mine"))
+    commits = Committer(Follower(log), queue, author="a")
+    with pytest.raises(CommitUnknown, match="an earlier try is in line"):
+        commits.commit(OFF, request_id="mine", timeout=0.01)
+    with pytest.raises(CommitTimeout):
+        commits.commit(OFF, timeout=0.01)  # an id that was made up for this call
+    line = SteppedQueue(Steps())
+    line.offers[1] = queue.left[0]
+    claimer = Claimer(log.shared, line)
+    claimer.claim()  # somebody finds what the earlier try has left
+    claimer.append()
+    assert commits.commit(OFF, request_id="mine", timeout=0.01) == Committed(2, "mine", already=True)
 
 
 def test_what_nobody_can_have_tried_before_is_not_looked_for_and_costs_no_fence() -> None:
