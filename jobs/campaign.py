@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 KINDS = ("log", "rows", "merges")
 FAILED = 4
 INTERRUPTED = 130
+SHOWN = 3
+"""Violations of a history; of the others their number is told."""
 FAILURES = Path("build/histories")
 """Where scenarios that failed are kept."""
 KEPT = Path("tests/data/histories")
@@ -135,7 +137,7 @@ def _run(scenario: Scenario, world: World) -> Run:
     trace = world.scheduler.trace
     if scenario.kind == "log":
         history = log_histories.log_history(scenario, world=world)
-        told = Counter(type(call.outcome).__name__ for call in history.calls)
+        told = Counter(_told(call.outcome) for call in history.calls)
         return Run(history.steps, history.harm, told, history.coverage, log_checkers.violations(history), trace)
     if scenario.kind == "merges":
         merges = merge_histories.merge_history(scenario, world=world)
@@ -327,6 +329,10 @@ def shorten(outcome: Outcome, most_tries: int) -> tuple[Scenario, Run]:
     return shortest, run(shortest)
 
 
+def _told(outcome: object) -> str:
+    return "nothing, as the process died" if outcome is None else type(outcome).__name__
+
+
 def shown(scenario: Scenario, done: Run, *, accesses: bool = False) -> None:
     """Print a timeline, and what does not hold of it."""
     from epochlake.jobs.testing.timeline import timeline
@@ -354,7 +360,11 @@ def keep(path: Path, name: str) -> int:
 
     KEPT.mkdir(parents=True, exist_ok=True)
     target = KEPT / f"{name or path.stem}.json"
-    target.write_bytes(encoded(decoded(path.read_bytes())))
+    content = encoded(decoded(path.read_bytes()))
+    if target.exists() and target.read_bytes() != content:
+        print(f"error: {target} is a test already; give another name by --name", file=sys.stderr)
+        return 1
+    target.write_bytes(content)
     print(f"{target} is a test from now on")
     return 0
 
@@ -362,7 +372,7 @@ def keep(path: Path, name: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job with these options (default: the process's) and return its exit code."""
     parser = argparse.ArgumentParser(prog="campaign", description="Histories of whole clusters under seeded faults.")
-    parser.add_argument("--first", "--seed", type=int, default=1, help="the first seed (1)")
+    parser.add_argument("--first", "--seed", type=int, default=None, help="the first seed (1)")
     parser.add_argument("--fresh", action="store_true", help="begin with a seed that is drawn anew, and shown")
     parser.add_argument("--histories", type=int, default=None, help="how many seeds of each kind (100)")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long")
@@ -399,7 +409,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ[STEPS] = str(options.steps)
     if options.theme and (options.only is None or options.theme not in theme_names(options.only)):
         there = ", ".join(theme_names(options.only)) if options.only else "name the kind by --only"
-        parser.error(f"{options.theme!r} is no theme: {there}")
+        parser.error(f"{options.theme!r} is no theme: {there or f'histories of {options.only} have none'}")
+    if options.fresh and options.first is not None:
+        parser.error("give --first, or --fresh for one that is drawn")
+    if options.shorten < 0:
+        parser.error("give a number of histories to shorten with, or 0 to leave a failing one as it is")
+    if options.name and options.keep is None:
+        parser.error("--name is for the test that --keep makes")
     if options.name and Path(options.name).name != options.name:
         parser.error(f"{options.name!r} is no name of a test: give a file's name without folders")
     if options.results is not None and (options.results.is_dir() or not options.results.absolute().parent.is_dir()):
@@ -415,7 +431,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seconds = next((limit for limit in limits if limit is not None), None)
     histories = options.histories if options.histories is not None or seconds is not None else 100
     kinds = KINDS if options.only is None else (options.only,)
-    first = random.SystemRandom().randrange(1 << 31) if options.fresh else options.first
+    first = random.SystemRandom().randrange(1 << 31) if options.fresh else options.first or 1
     if options.fresh:
         print(f"The first seed is {first}; --seed {first} begins there again.", flush=True)
     campaign = Campaign(
@@ -430,10 +446,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     try:
         for outcome in campaign.run(histories, seconds):
-            for violation in outcome.violations[:3]:
+            for violation in outcome.violations[:SHOWN]:
                 print(f"{outcome.kind} history {outcome.seed}: {violation}", flush=True)
             if outcome.violations:
-                _keep_scenario(outcome, drawn(Task(outcome.kind, outcome.seed, outcome.weights, outcome.theme)))
+                left = len(outcome.violations) - SHOWN
+                scenario = drawn(Task(outcome.kind, outcome.seed, outcome.weights, outcome.theme))
+                path = _keep_scenario(outcome, scenario)
+                more = f"and {left} more; " if left > 0 else ""
+                print(f"  {more}again: make campaign ARGS='--replay {path}'", flush=True)
                 if options.until_failure:
                     break
     except KeyboardInterrupt:

@@ -138,12 +138,18 @@ def test_a_history_that_failed_is_made_shorter_shown_and_kept(
     assert campaign.main(["--first", "7", "--histories", "1"]) == campaign.FAILED
     told = capsys.readouterr().out
     assert "rows history 7: something is wrong" in told
+    assert f"again: make campaign ARGS='--replay {campaign.FAILURES / 'rows-7.json'}'" in told
     assert "1 log histories (1 on Delta tables), 10 steps, 20 a second and core, 0 failed" in told
     assert "p" in told
     assert "VIOLATION: something is wrong" in told
     kept = tmp_path / campaign.FAILURES / "rows-7.json"
     assert decoded(kept.read_bytes()) == scenario
     assert campaign.main(["--keep", str(kept), "--name", "a-defect"]) == 0
+    assert decoded((tmp_path / campaign.KEPT / "a-defect.json").read_bytes()) == scenario
+    other = tmp_path / "other.json"
+    other.write_bytes(encoded(msgspec.structs.replace(scenario, seed=8)))
+    assert campaign.main(["--keep", str(kept), "--name", "a-defect"]) == 0
+    assert campaign.main(["--keep", str(other), "--name", "a-defect"]) == 1
     assert decoded((tmp_path / campaign.KEPT / "a-defect.json").read_bytes()) == scenario
     assert campaign.main(["--only", "log", "--histories", "1"]) == 0
 
@@ -194,6 +200,10 @@ def test_bad_input_is_one_clear_error(capsys: pytest.CaptureFixture[str], tmp_pa
         ["--replay", str(tmp_path / "not-there")],
         ["--replay", str(tmp_path / "x.json")],
         ["--keep", str(tmp_path / "x.json")],
+        ["--only", "merges", "--theme", "narrowing"],
+        ["--fresh", "--seed", "5"],
+        ["--shorten", "-5"],
+        ["--name", "without-a-scenario"],
     ):
         with pytest.raises(SystemExit) as ended:
             campaign.main(arguments)
