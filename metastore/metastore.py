@@ -6,7 +6,6 @@ so that looking at a cluster works while its ensemble is away.
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import itertools
 import logging
@@ -35,7 +34,14 @@ from epochlake.metastore.configuration import EMBEDDED, Configuration
 from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination
 from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
 from epochlake.metastore.coordination.embedded.zookeeper import EmbeddedZooKeeper
-from epochlake.metastore.coordination.root import ROOT, known_root, register_root, replace_root
+from epochlake.metastore.coordination.root import (
+    ROOT,
+    compared_in,
+    known_root,
+    note_comparison,
+    register_root,
+    replace_root,
+)
 from epochlake.metastore.errors import ConfigurationError, LogUnreadable, NotInitialised, WrongCluster
 from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.following.history import metadata_at
@@ -54,14 +60,10 @@ from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.version import PRODUCT_VERSION
-from kazoo.exceptions import NodeExistsError
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_NAME = "epochlake"
-
-COMPARED = "compared"
-"""The run of the embedded ZooKeeper in which the log was compared with the replicas."""
 
 
 _opened = itertools.count(1)
@@ -406,15 +408,9 @@ class Metastore:
         if self._embedded is None or self._compared:
             return
         run = self._embedded.run()
-        path = coordination.path(COMPARED)
-        marker = coordination.barrier(path)
-        if marker is None or marker.data.decode(errors="replace") != run:
+        if compared_in(coordination) != run:
             self._compare_with_replicas()
-            if marker is None:
-                with contextlib.suppress(NodeExistsError):
-                    coordination.call("note", lambda c: c.create_async(path, run.encode(), makepath=True))
-            else:
-                coordination.call("note", lambda c: c.set_async(path, run.encode()))
+            note_comparison(coordination, run)
         self._compared = True
 
     def _compare_with_replicas(self) -> None:

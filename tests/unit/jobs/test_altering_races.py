@@ -19,7 +19,6 @@ from epochlake.jobs.administration.operators import OptionChanges
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.arrow_reading import question
-from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.file_columns import FileColumns
@@ -40,6 +39,7 @@ from epochlake.placement.tablets.transitions import Stage
 from tests.support import rings
 from tests.support.altering_process import writing
 from tests.support.clusters import FOUR, SmallCluster, placed, reads_trust_fences_alone, without_zookeeper
+from tests.support.landing import before_landing
 from tests.support.rings import QUICK, ringed
 from tests.support.storages import STORAGE
 from tests.unit.jobs.test_formats import TABLE as OLD
@@ -57,18 +57,6 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallClus
     made = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"}, configuration=ONE_TRY)
     with made.cluster:
         yield made
-
-
-def meanwhile(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    """Make a change once between the staging of the next write and its commits."""
-    land, once = CommitPhase.land, [change]
-
-    def landed(phase: CommitPhase) -> object:
-        if once:
-            once.pop()()
-        return land(phase)
-
-    monkeypatch.setattr(CommitPhase, "land", landed)
 
 
 def rows(cluster: Cluster) -> dict[object, dict[str, object]]:
@@ -92,7 +80,7 @@ def test_rows_that_were_staged_before_a_change_land_after_it_where_it_loses_noth
     table: SmallCluster, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     changes, expected = LOSSLESS[way]
-    meanwhile(monkeypatch, lambda: administration.alter_table(table.cluster, TABLE, **changes))  # type: ignore[arg-type]
+    before_landing(monkeypatch, lambda: administration.alter_table(table.cluster, TABLE, **changes))  # type: ignore[arg-type]
     written = table.cluster.write(TABLE, [{"id": 1, "note": "staged"}], consistency="ALL")
     assert written.epoch == table.cluster.catch_up().epoch
     assert rows(table.cluster) == {1: expected}
@@ -102,13 +90,15 @@ def test_rows_with_values_of_a_column_that_is_dropped_meanwhile_do_not_land(
     table: SmallCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.cluster.write(TABLE, [{"id": 1, "note": "before"}], consistency="ALL")
-    meanwhile(monkeypatch, lambda: administration.alter_table(table.cluster, TABLE, drop=["note"]))
+    before_landing(monkeypatch, lambda: administration.alter_table(table.cluster, TABLE, drop=["note"]))
     with pytest.raises(Rejected, match="note by epoch") as refused:
         table.cluster.write(TABLE, [{"id": 2, "note": "staged"}], consistency="ALL")
     assert refused.value.code == "schema-changed"
     assert rows(table.cluster) == {1: {"id": 1}}
     # A delete has no values that could be lost.
-    meanwhile(monkeypatch, lambda: administration.alter_table(table.cluster, TABLE, add=[("note", "string", True)]))
+    before_landing(
+        monkeypatch, lambda: administration.alter_table(table.cluster, TABLE, add=[("note", "string", True)])
+    )
     table.cluster.delete(TABLE, [{"id": 1}], consistency="ALL")
     assert rows(table.cluster) == {}
 
@@ -117,7 +107,7 @@ def test_a_batch_of_changes_with_values_of_a_column_that_is_dropped_meanwhile_do
     table: SmallCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.cluster.write(TABLE, [{"id": key, "note": "before"} for key in range(8)], consistency="ALL")
-    meanwhile(monkeypatch, lambda: administration.alter_table(table.cluster, TABLE, drop=["note"]))
+    before_landing(monkeypatch, lambda: administration.alter_table(table.cluster, TABLE, drop=["note"]))
     upserts, keys = [{"id": 100, "note": "staged"}], [{"id": key} for key in range(8)]
     with pytest.raises(Rejected, match="note by epoch"):
         table.cluster.write(TABLE, upserts, deletes=keys, consistency="ALL")
@@ -131,7 +121,7 @@ def test_a_table_that_is_dropped_and_made_anew_meanwhile_gets_no_row(
         administration.drop_table(table.cluster, TABLE)
         administration.create_table(table.cluster, TABLE, [("id", "bigint", False), ("note", "string", True)], ["id"])
 
-    meanwhile(monkeypatch, anew)
+    before_landing(monkeypatch, anew)
     with pytest.raises(Rejected, match="was dropped") as refused:
         table.cluster.write(TABLE, [{"id": 1, "note": "staged"}])
     assert refused.value.code == "unknown-table"

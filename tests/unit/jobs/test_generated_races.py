@@ -33,6 +33,7 @@ from epochlake.placement.errors import InvalidRequest
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.command_line import CommandLine
 from tests.support.killed_access import Killed, killed_at
+from tests.support.landing import before_landing
 from tests.support.slices import some
 
 TABLE = "air.flights"
@@ -70,18 +71,6 @@ def keyed(tmp_path: Path, quick: None) -> Iterator[SmallCluster]:
 
 def alter(cluster: Cluster, definition: str = SIZE) -> None:
     administration.alter_table(cluster, TABLE, add=[definition])
-
-
-def before_landing(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    """Make a change once between the staging of the next write and its commits."""
-    land, once = CommitPhase.land, [change]
-
-    def landed(phase: CommitPhase) -> object:
-        if once:
-            once.pop()()
-        return land(phase)
-
-    monkeypatch.setattr(CommitPhase, "land", landed)
 
 
 def between_commits(
