@@ -226,6 +226,8 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         set_up(world, scenario.settings, followers)
         settings = scenario.settings
         forgets = forgets_deletes(scenario)
+        # Nothing comes to rest then before somebody gives up what is lost, and a repair brings what there still is.
+        too_far = goes_back_too_far(scenario)
         holdings = Holdings(
             world,
             harmed(scenario),
@@ -281,7 +283,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                             else nullcontext()
                         ):
                             report = operate(cluster, partial(new_volume, world), operation)
-                        if report is not None and report.complete:
+                        if report is not None and report.complete and not too_far:
                             holdings.everywhere(before, report.epoch)
 
         playing = Playing(world, scenario, play)
@@ -289,7 +291,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         with rollbacks.watched(), holes.watched():
             playing.run()
         stream = None
-        if not goes_back_too_far(scenario):  # else nothing comes to rest before somebody gives up what is lost
+        if not too_far:
             stream = _come_to_rest(world, accesses, playing, holdings, followers)
         in_time = not forgets or all_are_announced(scenario)
         operated = rolling_back.violations(rollbacks.all, accesses.all, in_time=in_time)
