@@ -109,7 +109,7 @@ class Agent:
         self.upgrading = Upgrading(settings.conf, settings.root)
         self.serving = FileServing()
         self.tasking = Tasking([*configured(settings.conf, settings.root), *settings.asking])
-        self.orders = TaskOrders(self.tasking, self.identity.name, self._addresses_of)
+        self.orders = TaskOrders(self.tasking, self.identity.name, lambda: (self.tag, self.view), self._addresses_of)
         self.initialising = Initialising(
             home, introduction=self.introduction, idle=self._idle, ask=self._prepare, found=self._begin
         )

@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from queue import SimpleQueue
 from threading import Event, Lock
@@ -46,7 +46,15 @@ SECONDS = 15.0
 PATIENCE_SECONDS = 120.0
 """How long an agent may do tasks without a sign that any goes on: more than an access to its storage may take."""
 
+BEHIND_SECONDS = 20.0
+"""How long an agent is waited for that has not followed the log as far as this process."""
+
 KNOWN_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+AGAIN_SECONDS = 0.5
+BEHIND = frozenset({"behind", "blank"})
+"""What an agent says that has not followed the log far enough."""
+
 LEFT_ALONE_SECONDS = 30.0
 LONGEST_SECONDS = 900.0
 """An agent that has failed is asked again after a while, then after twice as long, and so on up to this."""
@@ -67,11 +75,14 @@ class _Agents:
         self._looked: float | None = None
         self._failed: dict[str, tuple[float, float]] = {}
 
-    def now(self) -> dict[str, str]:
-        """Node -> the address of its agent, of those that answer and have not failed lately."""
+    def now(self, wanted: Collection[str]) -> dict[str, str]:
+        """Node -> the address of its agent, of those that answer and have not failed lately. Some are `wanted`: where
+        one is not known, it is looked for again.
+        """
         with self._lock:
             now = time.monotonic()
-            if self._looked is None or now - self._looked > KNOWN_SECONDS:
+            seconds = KNOWN_SECONDS if self._known.keys() >= {*wanted} else LOOK_SECONDS
+            if self._looked is None or now - self._looked > seconds:
                 self._known, self._looked = self._look(), time.monotonic()
             return {n: a for n, a in self._known.items() if self._failed.get(a, (0.0, 0.0))[0] <= now}
 
@@ -117,6 +128,7 @@ class AgentWorkers:
         *,
         seconds: float = SECONDS,
         patience: float = PATIENCE_SECONDS,
+        behind: float = BEHIND_SECONDS,
     ) -> None:
         self.by_agents = self.by_itself = 0
         """Items that agents have done, and that agents could have done and were done here."""
@@ -125,8 +137,7 @@ class AgentWorkers:
         self._client = client
         self._metadata = metadata
         self._own = own or ThreadWorkers()
-        self._seconds = seconds
-        self._patience = patience
+        self._limits = _Limits(seconds, patience, behind)
         self._pace = secrets.token_hex(8)
 
     def run(self, task: Callable[[T], R], items: Iterable[T], *, returns: type[R]) -> list[R]:
@@ -152,6 +163,7 @@ class AgentWorkers:
         given_up = Event()
         with divided(task, len(orders) + bool(rest)) as share:
             rate = share.bytes_per_second if isinstance(share, Paced) else 0.0
+            like = TaskOrder(tag, PROTOCOL, "", "", epoch=metadata.epoch, pace=self._pace, bytes_per_second=rate)
 
             def here(numbers: Sequence[int]) -> None:
                 left = set(numbers)
@@ -168,7 +180,7 @@ class AgentWorkers:
             def there(address: str, node: str, tasks: Sequence[Task]) -> None:
                 left = {one.number: one for one in tasks}
                 try:
-                    order = _Order(self._client, address, node, tag, self._pace, rate, self._seconds, self._patience)
+                    order = _Order(self._client, address, node, like, self._limits)
                     for number, result in order.done(tasks, given_up):
                         found = msgspec.json.decode(result, type=decodable(returns))
                         del left[number]
@@ -205,12 +217,14 @@ class AgentWorkers:
     ) -> tuple[dict[tuple[str, str], list[Task]], list[int]]:
         """The tasks of each agent, by its address and node, and the numbers of the items that none does."""
         kind = _kind(task)
-        agents = self._agents.now() if kind is not None and asked else {}
+        if kind is None:
+            return {}, [*range(len(asked))]
+        tasks = [_task(metadata, number, kind, item) for number, item in enumerate(asked)]
+        agents = self._agents.now({node for made in tasks if made is not None for node in _nodes(made)})
         orders: dict[tuple[str, str], list[Task]] = defaultdict(list)
         rest: list[int] = []
-        for number, item in enumerate(asked):
-            made = None if kind is None else _task(metadata, number, kind, item, agents)
-            if made is None:
+        for number, made in enumerate(tasks):
+            if made is None or not agents.keys() >= _nodes(made):
                 rest.append(number)
             else:
                 orders[agents[made.target.node], made.target.node].append(made)
@@ -238,28 +252,23 @@ def _attempted(task: Callable[[T], R], asked: Sequence[T], number: int) -> _Ende
         return _Ended(number, error=error)
 
 
+class _Limits(msgspec.Struct, frozen=True):
+    """Seconds: see `SECONDS`, `PATIENCE_SECONDS` and `BEHIND_SECONDS`."""
+
+    seconds: float = SECONDS
+    patience: float = PATIENCE_SECONDS
+    behind: float = BEHIND_SECONDS
+
+
 class _Order:
     """Tasks for one agent, as they are asked for until none is open."""
 
-    def __init__(
-        self,
-        client: HttpClient,
-        address: str,
-        node: str,
-        tag: Tag,
-        pace: str,
-        bytes_per_second: float,
-        seconds: float,
-        patience: float,
-    ) -> None:
+    def __init__(self, client: HttpClient, address: str, node: str, like: TaskOrder, limits: _Limits) -> None:
         self._client = client
         self._address = address
         self._node = node
-        self._tag = tag
-        self._pace = pace
-        self._rate = bytes_per_second
-        self._seconds = seconds
-        self._patience = patience
+        self._like = like
+        self._limits = limits
 
     def done(self, tasks: Sequence[Task], given_up: Event) -> Iterator[tuple[int, msgspec.Raw]]:
         """The results of what the agent has done, as they come; others are left out. Raises AgentFailed."""
@@ -267,17 +276,21 @@ class _Order:
             yield from self._one(tasks[start : start + MOST_TASKS], given_up)
 
     def _one(self, tasks: Sequence[Task], given_up: Event) -> Iterator[tuple[int, msgspec.Raw]]:
-        order_id = secrets.token_hex(16)
+        like = msgspec.structs.replace(self._like, order_id=secrets.token_hex(16))
         wanted = {task.number for task in tasks}
         known, signs, moved_at = 0, -1, time.monotonic()
+        behind_until = moved_at + self._limits.behind
         begun, again = tuple(tasks), 1
         running = True
         try:
             while running:
                 if given_up.is_set():
                     return
-                answer = self._ask(TaskOrder(self._tag, PROTOCOL, secrets.token_hex(8), order_id, begun, known))
+                answer = self._ask(msgspec.structs.replace(like, tasks=begun, after=known))
                 if isinstance(answer, Refusal):
+                    if answer.code in BEHIND and time.monotonic() < behind_until:
+                        given_up.wait(AGAIN_SECONDS)
+                        continue
                     if answer.code != "unknown-order" or not again:
                         raise AgentFailed(answer.reason)
                     # It was started again: what it has stored is there, and is not stored twice.
@@ -296,18 +309,19 @@ class _Order:
                 now = time.monotonic()
                 if answer.results or answer.signs != signs:
                     signs, moved_at = answer.signs, now
-                elif running and now - moved_at > self._patience:
-                    raise AgentFailed(f"none of its tasks went on for {self._patience:g} s")
+                elif running and now - moved_at > self._limits.patience:
+                    raise AgentFailed(f"none of its tasks went on for {self._limits.patience:g} s")
         finally:
             if running:
-                self._cancel(order_id)
+                self._cancel(like)
 
     def _ask(self, order: TaskOrder) -> TaskAnswer | Refusal:
         """The answer of the agent, of this node and cluster, to this question. Raises AgentFailed."""
-        order = msgspec.structs.replace(order, pace=self._pace, bytes_per_second=self._rate)
+        order = msgspec.structs.replace(order, nonce=secrets.token_hex(8))
         body = msgspec.json.encode(order)
         try:
-            status, answered = asyncio.run(self._client.ask(self._address, "/tasks", body, timeout=self._seconds))
+            asked = self._client.ask(self._address, "/tasks", body, timeout=self._limits.seconds)
+            status, answered = asyncio.run(asked)
             if status != 200:
                 return msgspec.json.decode(answered, type=decodable(Refusal))
             answer = msgspec.json.decode(answered, type=decodable(TaskAnswer))
@@ -317,14 +331,14 @@ class _Order:
             raise AgentFailed("its answer cannot be understood") from error
         if answer.nonce != order.nonce:
             raise AgentFailed("it repeats an answer to another question")
-        if (answer.tag.id, answer.node) != (self._tag.id, self._node):
+        if (answer.tag.id, answer.node) != (order.tag.id, self._node):
             raise AgentFailed(f"it is of node {answer.node} in cluster {answer.tag}")
         return answer
 
-    def _cancel(self, order_id: str) -> None:
+    def _cancel(self, like: TaskOrder) -> None:
         """Let the agent stop: it would notice by itself that nobody asks any more."""
         try:
-            self._ask(TaskOrder(self._tag, PROTOCOL, secrets.token_hex(8), order_id, cancel=True))
+            self._ask(msgspec.structs.replace(like, cancel=True, epoch=0))
         except AgentFailed as error:
             logger.debug("%s", error)
 
@@ -338,17 +352,22 @@ def _kind(task: Callable[[Any], Any]) -> TaskKind | None:
     return TaskKind.COPY if copies else None
 
 
-def _task(metadata: ClusterMetadata, number: int, kind: TaskKind, item: Any, agents: dict[str, str]) -> Task | None:
-    """An item as a task for an agent; None where a node has none, or a volume is on no disk."""
+def _nodes(task: Task) -> set[str]:
+    """The nodes whose agents have to do with a task."""
+    return {place.node for place in (task.target, task.source) if place is not None}
+
+
+def _task(metadata: ClusterMetadata, number: int, kind: TaskKind, item: Any) -> Task | None:
+    """An item as a task for an agent; None where a volume is on no disk, or the metadata does not know it."""
     if kind is TaskKind.CHECK:
         assert isinstance(item, ExpectedFile)
         target = _place(metadata, item.address)
-        if target is None or target.node not in agents:
+        if target is None:
             return None
         return Task(number, kind, _encoded(item.file), *item.file.window, target)
     assert isinstance(item, PartCopy)
     target, source = _place(metadata, item.target), _place(metadata, item.source)
-    if target is None or source is None or target.node not in agents or source.node not in agents:
+    if target is None or source is None:
         return None
     return Task(number, kind, _encoded(item.file), item.part.low, item.part.high, target, source)
 

@@ -210,8 +210,7 @@ class Routes:
 
     async def _tasks(self, request: Request) -> Response:
         """An order of a coordinator or a job; it is asked again until nothing of it is open."""
-        agent = self._agent
-        return _json(await agent.orders.answer(understood(request.body, TaskOrder), agent.tag, agent.view))
+        return _json(await self._agent.orders.answer(understood(request.body, TaskOrder)))
 
     async def _file(self, request: Request) -> Streamed:
         """A data file for the agent that streams it."""

@@ -65,6 +65,7 @@ class NamedFile(msgspec.Struct, frozen=True):
 class TaskOrder(msgspec.Struct, frozen=True):
     """Tasks that somebody wants done, and each further question about them, which leaves out the tasks.
 
+    `epoch`: that of the metadata from which places were taken; an agent that knows less of the log waits for the rest.
     `after`: so many results are known already. `pace`: orders of one pace share its bytes per second. `cancel`: nobody
     asks any more.
     """
@@ -74,6 +75,7 @@ class TaskOrder(msgspec.Struct, frozen=True):
     nonce: str
     order_id: str
     tasks: tuple[Task, ...] = ()
+    epoch: int = 0
     after: int = 0
     pace: str = ""
     bytes_per_second: float = 0.0
@@ -161,7 +163,12 @@ def malformed(order: TaskOrder) -> Refusal | None:
     words = (order.nonce, order.order_id, order.tag.id)
     if any(not 0 < len(word) <= LONGEST_NAME for word in words) or len(order.pace) > LONGEST_NAME:
         return Refusal("malformed", f"an order has a cluster, an id and a nonce, of {LONGEST_NAME} characters at most")
-    if len(order.tasks) > MOST_TASKS or order.after < 0 or not 0 <= order.bytes_per_second < 2**63:
+    if (
+        len(order.tasks) > MOST_TASKS
+        or not 0 <= order.epoch < 2**53
+        or order.after < 0
+        or not 0 <= order.bytes_per_second < 2**63
+    ):
         return Refusal("malformed", f"an order has at most {MOST_TASKS} tasks")
     if len({task.number for task in order.tasks}) < len(order.tasks):
         return Refusal("malformed", "two tasks have the same number")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 
 from epochlake.jobs.agent.file_serving import FileServing
@@ -20,24 +22,40 @@ from epochlake.jobs.agent.tasking import Tasking, TaskPlaces
 from epochlake.jobs.agent.volumes import local_path
 
 MOST_DIGITS = 19
+BEHIND_SECONDS = 5.0
+"""How long an order waits for what its agent has not followed yet."""
+
+LOOK_SECONDS = 0.1
 
 
 class TaskOrders:
-    """The orders that one agent takes, for its own node. `addresses_of`: where agents of another node answer."""
+    """The orders that one agent takes, for its own node.
 
-    def __init__(self, tasking: Tasking, name: str, addresses_of: Callable[[str], list[str]]) -> None:
+    `standing`: its tag and its view of the log, as they are now. `addresses_of`: where agents of another node answer.
+    """
+
+    def __init__(
+        self,
+        tasking: Tasking,
+        name: str,
+        standing: Callable[[], tuple[Tag | None, View | None]],
+        addresses_of: Callable[[str], list[str]],
+        seconds: float = BEHIND_SECONDS,
+    ) -> None:
         self._tasking = tasking
+        self._standing = standing
+        self._seconds = seconds
         self._name = name
         self._addresses_of = addresses_of
 
-    async def answer(self, order: TaskOrder, mine: Tag | None, view: View | None) -> TaskAnswer:
+    async def answer(self, order: TaskOrder) -> TaskAnswer:
         """Begin an order or go on with it; what has come of it. Raises Refused."""
         why = malformed(order)
         if why is not None:
             raise Refused(400, why.code, why.reason)
         if order.protocol != PROTOCOL:
             raise Refused(409, "protocol", f"this agent speaks protocol {PROTOCOL}, not {order.protocol}")
-        tag, seen = member(mine, view, order.tag.id)
+        tag, seen = await self._caught_up(order)
         if order.cancel:
             await self._tasking.cancel(order.order_id)
             return TaskAnswer(tag, self._name, order.nonce, (), False, self._tasking.signs)
@@ -45,6 +63,20 @@ class TaskOrders:
             await self._begin(order, tag, seen)
         results, running = await self._tasking.results(order.order_id, order.after)
         return TaskAnswer(tag, self._name, order.nonce, results, running, self._tasking.signs)
+
+    async def _caught_up(self, order: TaskOrder) -> tuple[Tag, View]:
+        """The tag and the view of this agent, once it knows of the log what the order was made from. Raises Refused."""
+        deadline = time.monotonic() + self._seconds
+        while True:
+            mine, view = self._standing()
+            if mine is not None and view is not None:
+                member(mine, view, order.tag.id)
+                if view.epoch >= order.epoch:
+                    return mine, view
+            if time.monotonic() > deadline:
+                member(mine, view, order.tag.id)
+                raise Refused(409, "behind", f"this agent has not followed the log to epoch {order.epoch} yet")
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _begin(self, order: TaskOrder, tag: Tag, view: View) -> None:
         if not order.tasks:

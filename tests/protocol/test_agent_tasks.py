@@ -59,7 +59,9 @@ def served(tmp_path: Path, lake: LocalCluster, count: int, *words: str) -> Itera
 
 
 def workers_of(lake: LocalCluster, made: list[AgentProcess], **more: float) -> AgentWorkers:
-    return AgentWorkers([one.address for one in made], HttpClient(), lambda: lake.cluster.metadata, **more)
+    """Workers with all the time that agents need to follow the log on a busy machine."""
+    given = {"seconds": 120.0, "patience": 300.0, "behind": 300.0, **more}
+    return AgentWorkers([one.address for one in made], HttpClient(), lambda: lake.cluster.metadata, **given)
 
 
 def bytes_on(lake: LocalCluster, node: str) -> dict[str, str]:
@@ -206,7 +208,7 @@ def test_an_agent_that_is_killed_within_a_task_has_stored_nothing_or_a_whole_fil
             write(lake, range(400))
         with served(tmp_path, lake, 3) as made:
             n3 = made[2]
-            workers = workers_of(lake, made, seconds=10.0)
+            workers = workers_of(lake, made, seconds=20.0)
             epochs = lake.epoch
             asked = threading.Event()
             ask = HttpClient.ask

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import msgspec
 import pytest
-from epochlake.jobs.agent.agent_workers import AgentFailed, _Order
+from epochlake.jobs.agent.agent_workers import AgentFailed, _Limits, _Order
 from epochlake.jobs.agent.file_serving import CHUNK, MOST_READS, FileServing
 from epochlake.jobs.agent.home import View
 from epochlake.jobs.agent.http_client import HttpClient
@@ -84,6 +84,8 @@ REFUSED: dict[str, tuple[TaskOrder | bytes, int, str]] = {
     "too many tasks": (order(*(task(number) for number in range(MOST_TASKS + 1))), 400, "malformed"),
     "two tasks of one number": (order(task(), task()), 400, "malformed"),
     "a long id": (order(task(), order_id="o" * 300), 400, "malformed"),
+    "an epoch without end": (order(task(), epoch=2**60), 400, "malformed"),
+    "a log that it does not know yet": (order(task(), epoch=4), 409, "behind"),
     "a negative pace": (order(task(), bytes_per_second=-1.0), 400, "malformed"),
     "a directory that is a path": (
         order(task(target=msgspec.structs.replace(HERE, directory="../../etc"))),
@@ -122,6 +124,7 @@ def test_an_order_of_no_friend_is_refused_and_logged_and_nothing_is_done(
 
     async def scene(served: Served) -> None:
         member_of(served, volume)
+        served.agent.orders._seconds = 0.0
         answered, received = await served.post("/tasks", body)
         assert (answered, msgspec.json.decode(received, type=Refusal).code) == (status, code)
         assert served.server.refused[code] == 1
@@ -135,6 +138,7 @@ def test_an_order_of_no_friend_is_refused_and_logged_and_nothing_is_done(
 def test_an_agent_of_no_cluster_takes_no_order_and_gives_no_file(tmp_path: Path) -> None:
     async def scene(served: Served) -> None:
         served.agent.tag = None
+        served.agent.orders._seconds = 0.0
         for asked in (served.post("/tasks", msgspec.json.encode(order(task()))), get(served, volume="d1", path=PATH)):
             status, received = await asked
             assert (status, msgspec.json.decode(received, type=Refusal).code) == (409, "blank")
@@ -541,7 +545,7 @@ def test_an_answer_about_tasks_that_is_none_ends_the_agents_part(what: str) -> N
         return Response(200, msgspec.json.encode(said(msgspec.json.decode(request.body, type=TaskOrder))))
 
     def scene(address: str) -> None:
-        asking = _Order(HttpClient(), address, "n1", MINE, "pace", 0.0, 20.0, 0.3)
+        asking = _Order(HttpClient(), address, "n1", order(), _Limits(seconds=60.0, patience=0.3))
         with pytest.raises(AgentFailed, match=why):
             list(asking.done([task()], threading.Event()))
 
