@@ -516,7 +516,7 @@ def test_a_long_answer_arrives_whole_where_it_is_not_read_at_once(tmp_path: Path
         server = HttpServer(answer, seconds=120.0)
         port = await server.start("127.0.0.1", 0)
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             await asyncio.sleep(0.2)
             received = await reader.read()
