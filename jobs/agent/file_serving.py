@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import os
+import select
 import stat
 import threading
 from collections import Counter
@@ -69,8 +70,21 @@ class FileServing:
             raise
         first = max(0, total + start) if start < 0 else min(start, total)
         last = total if size is None else min(total, first + size)
-        chunks = self._chunks(hand, volume_uri, descriptor, first, last)
-        return Streamed(last - first, chunks, (("Epochlake-Size", str(total)), ("Epochlake-Cluster", cluster_id)))
+
+        def close() -> None:
+            self._reading -= 1
+            # By its thread, which may hang there; whatever it was asked before comes first.
+            hand.end(lambda: os.close(descriptor))
+
+        return Streamed(
+            size=last - first,
+            chunks=self._chunks(hand, volume_uri, descriptor, first, last),
+            headers=(("Epochlake-Size", str(total)), ("Epochlake-Cluster", cluster_id)),
+            close=close,
+            straight=lambda to, seconds: self._straight(
+                hand, volume_uri, _Sending(descriptor, first, last, to, seconds)
+            ),
+        )
 
     async def _chunks(
         self, hand: _Hand, volume_uri: str, descriptor: int, first: int, last: int
@@ -78,21 +92,31 @@ class FileServing:
         def read(start: int) -> asyncio.Future[Any]:
             return hand.ask(lambda: os.pread(descriptor, min(CHUNK, last - start), start))
 
-        try:
-            # The next chunk is read while this one is sent.
+        # The next chunk is read while this one is sent.
+        ahead = read(first)
+        while first < last:
+            chunk = await self._came(ahead, volume_uri)
+            if not chunk:
+                raise ConnectionError("the file ends early")
+            first += len(chunk)
             ahead = read(first)
-            while first < last:
-                chunk = await self._came(ahead, volume_uri)
-                if not chunk:
-                    raise ConnectionError("the file ends early")
-                first += len(chunk)
-                ahead = read(first)
-                self.served += len(chunk)
-                yield chunk
+            self.served += len(chunk)
+            yield chunk
+
+    async def _straight(self, hand: _Hand, volume_uri: str, sending: _Sending) -> None:
+        """Have the system send a part of a file. Raises Refused when the disk hangs, OSError."""
+        asked, before = hand.ask(sending.run), -1
+        try:
+            while before != sending.at:
+                before = sending.at
+                done, _ = await asyncio.wait([asked], timeout=self._deadline)
+                if done:
+                    asked.result()
+                    return
+            await self._came(asked, volume_uri)
         finally:
-            self._reading -= 1
-            # By its thread, which may hang there; whatever it was asked before comes first.
-            hand.end(lambda: os.close(descriptor))
+            sending.stopped = True
+            self.served += sending.at - sending.first
 
     async def _came(self, asked: asyncio.Future[Any], volume_uri: str) -> Any:
         """What was asked of a thread that may hang. Raises Refused when it is late, and what it raises."""
@@ -139,6 +163,36 @@ class _Hand:
                     self._loop.call_soon_threadsafe(_settle, future, result, failure)
                 except RuntimeError:  # the agent has ended meanwhile
                     return
+
+
+class _Sending:
+    """Bytes from `first` to `last` of a file to a socket, by the system; `at` is how far it is."""
+
+    def __init__(self, descriptor: int, first: int, last: int, to: int, seconds: float) -> None:
+        self.first = self.at = first
+        self.stopped = False
+        self._descriptor = descriptor
+        self._last = last
+        self._seconds = seconds
+        # Its own, so that it never is that of another connection.
+        self._to = os.dup(to)
+
+    def run(self) -> None:
+        try:
+            ready = select.poll()
+            ready.register(self._to, select.POLLOUT)
+            while self.at < self._last and not self.stopped:
+                try:
+                    sent = os.sendfile(self._to, self._descriptor, self.at, min(CHUNK, self._last - self.at))
+                except BlockingIOError:
+                    if not ready.poll(1000 * self._seconds):
+                        raise TimeoutError("nobody takes what was asked for") from None
+                    continue
+                if not sent:
+                    raise ConnectionError("the file ends early")
+                self.at += sent
+        finally:
+            os.close(self._to)
 
 
 def _settle(future: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:

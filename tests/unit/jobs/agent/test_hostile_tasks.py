@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -476,24 +476,23 @@ def test_files_are_given_over_tls_to_who_has_a_certificate_and_the_token_and_arr
     _, stranger = tls_of(other[0], other[1], mine[2])
     data, token = os.urandom(5 * CHUNK + 1), "0123456789abcdef"
     place = ResolvedPlace("id", "d1", 1, "/v1", "air", "t-1")
+    serving_files = FileServing()
+    (tmp_path / PATH).parent.mkdir(parents=True)
+    (tmp_path / PATH).write_bytes(data)
 
     async def answer(request: Request) -> Response | Streamed:
-        async def chunks() -> AsyncIterator[bytes]:
-            for start in range(0, len(data), CHUNK):
-                yield data[start : start + CHUNK]
-
-        return Streamed(len(data), chunks(), (("Epochlake-Cluster", "id"), ("Epochlake-Size", str(len(data)))))
+        return await serving_files.read(str(tmp_path), PATH, 0, None, "id")
 
     def scene(address: str) -> None:
         there = msgspec.structs.replace(place, address=address)
-        given, connection = Asker(token, asking).open(there, "f", 0, None)
+        given, connection = Asker(token, asking).open(there, PATH, 0, None)
         # It is read after the agent has sent what fits, and lost none of it.
         time.sleep(0.1)
         assert given.read() == data
         connection.close()
         for asker in (Asker(None, asking), Asker(token[:-1] + "x", asking), Asker(token, stranger), Asker(token)):
             with pytest.raises(StorageUnavailable):
-                asker.open(there, "f", 0, None)
+                asker.open(there, PATH, 0, None)
 
     async def staged() -> None:
         server = HttpServer(answer, token=token, tls=serving, seconds=120.0)
@@ -504,6 +503,7 @@ def test_files_are_given_over_tls_to_who_has_a_certificate_and_the_token_and_arr
             await server.stop()
 
     asyncio.run(staged())
+    assert serving_files.served == len(data)
 
 
 def test_a_long_answer_arrives_whole_where_it_is_not_read_at_once(tmp_path: Path) -> None:
