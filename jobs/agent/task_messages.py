@@ -65,7 +65,7 @@ class NamedFile(msgspec.Struct, frozen=True):
 class TaskOrder(msgspec.Struct, frozen=True):
     """Tasks that somebody wants done, and each further question about them, which leaves out the tasks.
 
-    `epoch`: that of the metadata from which places were taken; an agent that knows less of the log waits for the rest.
+    `epoch`: that of the metadata from which places were taken; an agent that does not know them yet waits for it.
     `after`: so many results are known already. `pace`: orders of one pace share its bytes per second. `cancel`: nobody
     asks any more.
     """

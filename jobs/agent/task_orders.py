@@ -65,13 +65,16 @@ class TaskOrders:
         return TaskAnswer(tag, self._name, order.nonce, results, running, self._tasking.signs)
 
     async def _caught_up(self, order: TaskOrder) -> tuple[Tag, View]:
-        """The tag and the view of this agent, once it knows of the log what the order was made from. Raises Refused."""
+        """The tag and the view of this agent, once it knows the places of an order, or all that it was made from.
+
+        Raises Refused.
+        """
         deadline = time.monotonic() + self._seconds
         while True:
             mine, view = self._standing()
             if mine is not None and view is not None:
                 member(mine, view, order.tag.id)
-                if view.epoch >= order.epoch:
+                if view.epoch >= order.epoch or _names_all(view, order):
                     return mine, view
             if time.monotonic() > deadline:
                 member(mine, view, order.tag.id)
@@ -144,6 +147,12 @@ def member(mine: Tag | None, view: View | None, cluster_id: str) -> tuple[Tag, V
     if cluster_id != mine.id:
         raise Refused(409, "cluster-tag", f"this agent belongs to cluster {mine}, not to {cluster_id[:80]!r}")
     return mine, view
+
+
+def _names_all(view: View, order: TaskOrder) -> bool:
+    """Whether the log, as it is known, names every place of an order."""
+    places = {place for task in order.tasks for place in (task.target, task.source) if place is not None}
+    return all(volume_uri(view.nodes, place.node, place.volume) is not None for place in places)
 
 
 def _resolved(place: ReplicaPlace, tag: Tag, uri: str, address: str) -> ResolvedPlace:

@@ -85,7 +85,11 @@ REFUSED: dict[str, tuple[TaskOrder | bytes, int, str]] = {
     "two tasks of one number": (order(task(), task()), 400, "malformed"),
     "a long id": (order(task(), order_id="o" * 300), 400, "malformed"),
     "an epoch without end": (order(task(), epoch=2**60), 400, "malformed"),
-    "a log that it does not know yet": (order(task(), epoch=4), 409, "behind"),
+    "a volume that it may know later": (
+        order(task(target=msgspec.structs.replace(HERE, volume="d9")), epoch=4),
+        409,
+        "behind",
+    ),
     "a negative pace": (order(task(), bytes_per_second=-1.0), 400, "malformed"),
     "a directory that is a path": (
         order(task(target=msgspec.structs.replace(HERE, directory="../../etc"))),
@@ -550,3 +554,22 @@ def test_an_answer_about_tasks_that_is_none_ends_the_agents_part(what: str) -> N
             list(asking.done([task()], threading.Event()))
 
     asyncio.run(lying(answer, scene))
+
+
+def test_an_order_waits_until_its_agent_has_followed_the_log_to_what_it_names(tmp_path: Path) -> None:
+    later = order(task(target=msgspec.structs.replace(HERE, volume="d9")), epoch=4)
+
+    async def scene(served: Served) -> None:
+        member_of(served, tmp_path)
+        served.agent.orders._seconds = 120.0
+        asked = asyncio.ensure_future(served.post("/tasks", msgspec.json.encode(later)))
+        await asyncio.sleep(0.3)
+        assert not asked.done()
+        assert served.agent.view is not None
+        here, there = served.agent.view.nodes
+        here = msgspec.structs.replace(here, volumes=(*here.volumes, VolumePlace("d9", str(tmp_path))))
+        served.agent.view = msgspec.structs.replace(served.agent.view, epoch=4, nodes=(here, there))
+        status, received = await asked
+        assert (status, msgspec.json.decode(received, type=TaskAnswer).running) == (200, False)
+
+    play(tmp_path / "home", scene)
