@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import http.client
 import ssl
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from urllib.parse import urlencode
 
@@ -80,7 +80,26 @@ class Asker:
             raise
 
 
-class RemoteStorage(Storage):
+class StagingStorage(Storage):
+    """Storage whose new files never take the place of one that is there.
+
+    Two who cut the same piece make the same rows, and perhaps other bytes: of another release, or of a source that was
+    cut otherwise. Somebody else may have committed his meanwhile, with its size, however late this one comes.
+    """
+
+    @contextmanager
+    def new_file(self, uri: str) -> Iterator[pa.NativeFile]:
+        path = places.require_local(uri)
+        temporary = places.temporary_beside(path)
+        with failures.naming("write", uri), self._removed_afterwards(temporary):
+            with self.disk.open_output(temporary) as stream:
+                yield stream
+            self.deadlines.within(uri, f"sync {uri}", lambda: self.syncing.sync_replicated([temporary]))
+            with suppress(FileExistsError):
+                self.disk.link(temporary, path)
+
+
+class RemoteStorage(StagingStorage):
     """The volume of another agent, as far as data files are read from it: by `cut`, and by what reads seals.
 
     What `cut` writes goes through the storage of its source: a `target` on this machine, watched as by its own storage.

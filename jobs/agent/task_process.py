@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import BinaryIO
 
 import msgspec
-from epochlake.jobs.agent.remote_files import Asker, RemoteStorage, fetch
+from epochlake.jobs.agent.remote_files import Asker, RemoteStorage, StagingStorage, fetch
 from epochlake.jobs.agent.running import tls_of, token_of
 from epochlake.jobs.agent.task_messages import NO_RESULT, FromProcess, ResolvedPlace, TaskKind, ToProcess, Work
 from epochlake.jobs.replicas.copying import PartCopy, copy_data_file
@@ -53,6 +53,7 @@ class Tasks:
 
     def __init__(self, storage: Storage, asker: Asker, says: BinaryIO) -> None:
         self._storage = storage
+        self._staging = StagingStorage(storage.settings)
         self._asker = asker
         self._says = says
         self._lock = threading.Lock()
@@ -110,7 +111,7 @@ class Tasks:
         if work.kind is TaskKind.CHECK:
             return check_bytes(ExpectedFile(file, target))
         assert work.source is not None
-        there = self._address(work.source, self._storage)
+        there = self._address(work.source, self._staging)
         copy = PartCopy(part, there, target)
         pace = self._pace(work)
         with self._lock:

@@ -34,6 +34,7 @@ from epochlake.jobs.agent.task_messages import (
 )
 from epochlake.jobs.agent.tasking import MOST_OPEN
 from epochlake.jobs.replicas.cutting import cut
+from epochlake.jobs.replicas.files import cut_id
 from epochlake.jobs.replicas.intervals import FilePart
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.sealing import require_intact
@@ -446,6 +447,36 @@ def test_what_is_the_file_that_was_asked_for_is_stored_and_stays(tmp_path: Path,
         assert asked == once, "what is there already was asked for again"
 
     asyncio.run(lying(answer, scene))
+
+
+def test_a_piece_that_comes_late_leaves_the_one_that_is_there_by_then(tmp_path: Path) -> None:
+    """Two who cut it may make other bytes, and the first may have been committed with its size."""
+    source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
+    file = store(source, ids=range(50))
+    part = FilePart(file, file.min_token, file.min_token + 9)
+    piece = Path(target.uri, file.path).parent / f"{cut_id(file.origin, part.low, part.high)}.parquet"
+    data = Path(source.uri, file.path).read_bytes()
+
+    async def answer(request: Request) -> Response | Streamed:
+        start, size = int(request.query["from"]), request.query.get("size")
+        part = data[start:] if size is None else data[start : start + int(size)]
+        headers = (("Epochlake-Size", str(len(data))), ("Epochlake-Cluster", CLUSTER_ID))
+        return Streamed(len(part), chunks_of(part), headers)
+
+    def somebody_else(size: int) -> None:
+        piece.parent.mkdir(exist_ok=True)
+        piece.write_bytes(b"what somebody else has put")
+
+    def scene(address: str) -> None:
+        place = ResolvedPlace(CLUSTER_ID, "d1", 1, source.volume_uri, TABLE.keyspace, TABLE.table_id, address)
+        remote = RemoteStorage(Asker(), place, somebody_else, StorageSettings(), target)
+        there = ReplicaAddress(remote, CLUSTER_ID, 1, source.volume_uri, TABLE.keyspace, TABLE.table_id)
+        with pytest.raises(StorageUnavailable):
+            cut(there, part, target)
+
+    asyncio.run(lying(answer, scene))
+    assert piece.read_bytes() == b"what somebody else has put"
+    assert [path.name for path in piece.parent.iterdir()] == [piece.name]
 
 
 def test_an_agent_of_another_cluster_is_not_believed(tmp_path: Path) -> None:
