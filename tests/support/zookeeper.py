@@ -38,10 +38,14 @@ _JAVA_OPTIONS = (
 
 
 class Ensemble:
-    """`size` servers, started by the constructor; the members are numbered from 0. Size 1 is a standalone server."""
+    """`size` servers, started by the constructor; the members are numbered from 0. Size 1 is a standalone server.
 
-    def __init__(self, directory: Path, size: int = 3) -> None:
+    `host`: the address of this machine that they listen on.
+    """
+
+    def __init__(self, directory: Path, size: int = 3, host: str = HOST) -> None:
         self._directory = directory
+        self._host = host
         self._java = str(require_java())
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self.ports = [free_loopback_port() for _ in range(size)]
@@ -62,7 +66,7 @@ class Ensemble:
 
     @property
     def connect_string(self) -> str:
-        return ",".join(f"{HOST}:{port}" for port in self.ports)
+        return ",".join(f"{self._host}:{port}" for port in self.ports)
 
     def kill(self, index: int = 0) -> None:
         """`kill -9`."""
@@ -99,7 +103,7 @@ class Ensemble:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             for index in self._processes:
-                answer = four_letter_command(HOST, self.ports[index], b"srvr")
+                answer = four_letter_command(self._host, self.ports[index], b"srvr")
                 if re.search(rb"^Mode: (leader|standalone)$", answer, re.MULTILINE):
                     return index
             time.sleep(0.05)
@@ -107,7 +111,7 @@ class Ensemble:
 
     def wait_serving(self, index: int) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        while not is_serving(HOST, self.ports[index], self._home(index) / "data"):
+        while not is_serving(self._host, self.ports[index], self._home(index) / "data"):
             if self._processes[index].poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"ZooKeeper {index} does not start:\n{self._log(index).read_text()[-2000:]}")
             time.sleep(0.02)
@@ -131,7 +135,7 @@ class Ensemble:
         settings = {
             "dataDir": home / "data",
             "clientPort": self.ports[index],
-            "clientPortAddress": HOST,
+            "clientPortAddress": self._host,
             "admin.enableServer": "false",
             "tickTime": 250,
             "initLimit": 40,
@@ -141,7 +145,7 @@ class Ensemble:
             "maxClientCnxns": 0,
             "4lw.commands.whitelist": "conf,srvr,ruok",
         }
-        settings |= {f"server.{number}": f"{HOST}:{peer}:{vote}" for number, (peer, vote) in enumerate(peers, 1)}
+        settings |= {f"server.{number}": f"{self._host}:{peer}:{vote}" for number, (peer, vote) in enumerate(peers, 1)}
         (home / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
     def _launch(self, index: int) -> None:
