@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Iterable
 
 from epochlake.metastore.coordination.embedded.jars import zookeeper_jars
-from epochlake.metastore.coordination.embedded.server import in_properties, java_command
+from epochlake.metastore.coordination.embedded.server import in_properties
 from epochlake.metastore.coordination.ensemble import Server
+from epochlake.metastore.storage.places import join
+from epochlake.metastore.storage.storage import Storage
 
 STATIC = "zoo.cfg"
 DYNAMIC = "zoo.cfg.dynamic"
@@ -29,33 +30,36 @@ _SETTINGS = {
     "standaloneEnabled": "false",
 }
 """As in conf/zookeeper.cfg."""
+_ENCODING = "latin-1"
+"""Of Java's files of properties."""
 _LINE_OF_THE_DYNAMIC_FILE = "dynamicConfigFile="
 
 
-def write_server_files(directory: Path, server: Server, members: Collection[Server], operator: str = "") -> None:
+def write_server_files(
+    storage: Storage, directory: str, server: Server, members: Collection[Server], operator: str = ""
+) -> None:
     """Make a server ready to be started in `directory`, which is made: it begins with `members`, and itself.
 
     A file of settings that is there is kept, but for the name of the dynamic file: ZooKeeper writes there what it has
     seen last, and a server that has not joined, or has left, is not in it and would not start. `operator`: who may
-    change the ensemble, as `name:password`; the file gets a digest of it. Raises OSError.
+    change the ensemble, as `name:password`; the file gets a digest of it. Each file is written whole or not at all: a
+    server that was half prepared is prepared again. Raises StorageUnavailable.
     """
-    data = directory / "data"
-    data.mkdir(parents=True, exist_ok=True)
-    others = [member for member in members if member.number != server.number]
-    known = sorted([*others, server], key=lambda member: member.number)
-    _write(directory / DYNAMIC, "".join(f"{member}\n" for member in known))
-    _write(data / "myid", f"{server.number}\n")
-    static = directory / STATIC
-    if static.exists():
-        lines = static.read_text(encoding="latin-1").splitlines()
+    data = join(directory, "data")
+    static, dynamic = join(directory, STATIC), join(directory, DYNAMIC)
+    storage.create_directory(data, parents=True)
+    known = sorted({member.number: member for member in (*members, server)}.values())
+    storage.replace_bytes(dynamic, _lines(str(member) for member in known))
+    storage.replace_bytes(join(data, "myid"), _lines([str(server.number)]))
+    if storage.exists(static):
+        lines = storage.read_bytes(static).decode(_ENCODING).splitlines()
         kept = [line for line in lines if not line.startswith(_LINE_OF_THE_DYNAMIC_FILE)]
     else:
         settings = {"dataDir": data, **_SETTINGS}
         if operator:
             settings["DigestAuthenticationProvider.superDigest"] = digest_of(operator)
         kept = [f"{name}={in_properties(str(value))}" for name, value in settings.items()]
-    named = f"{_LINE_OF_THE_DYNAMIC_FILE}{in_properties(str(directory / DYNAMIC))}"
-    _write(static, "".join(f"{line}\n" for line in [*kept, named]))
+    storage.replace_bytes(static, _lines([*kept, f"{_LINE_OF_THE_DYNAMIC_FILE}{in_properties(dynamic)}"]))
 
 
 def digest_of(operator: str) -> str:
@@ -64,14 +68,11 @@ def digest_of(operator: str) -> str:
     return f"{name}:{base64.b64encode(hashlib.sha1(operator.encode()).digest()).decode()}"
 
 
-def start_command(directory: Path, java: str = "java") -> list[str]:
+def start_command(directory: str, java: str = "java") -> list[str]:
     """What starts the server of a directory."""
     main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-    return java_command(java, (), main, directory / STATIC, zookeeper_jars())
+    return [java, "-cp", f"{zookeeper_jars()}/*", main, join(directory, STATIC)]
 
 
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all: a server that was half prepared is prepared again."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, encoding="latin-1")
-    beside.replace(path)
+def _lines(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode(_ENCODING)

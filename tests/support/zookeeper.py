@@ -25,6 +25,8 @@ from epochlake.metastore.coordination.server_files import digest_of, write_serve
 from epochlake.metastore.preflight import require_java
 from kazoo.client import KazooClient
 
+from tests.support.storages import STORAGE
+
 HOST = "127.0.0.1"
 
 _START_SECONDS = 300.0
@@ -184,7 +186,7 @@ class Ensemble:
         (home / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         if self._changeable:
             named = range(len(self.ports)) if members is None else members
-            write_server_files(home, self.server(index), [self.server(member) for member in named])
+            write_server_files(STORAGE, str(home), self.server(index), [self.server(member) for member in named])
 
     def _prepare_again(self, index: int) -> None:
         """A server does not start with what it has seen of the ensemble as long as it is no member itself."""
@@ -193,7 +195,7 @@ class Ensemble:
         assert seen is not None
         configuration = parse_configuration(Path(seen[1]).read_text())
         if configuration.find(index + 1) is None:
-            write_server_files(self._home(index), self.server(index), configuration.servers)
+            write_server_files(STORAGE, str(self._home(index)), self.server(index), configuration.servers)
 
     def _launch(self, index: int) -> None:
         if self._changeable:

@@ -179,10 +179,10 @@ def prepare_server(
     else:
         with coordination_members.Ensemble(session.configuration) as ensemble:
             members = list(ensemble.mover.configuration().servers)
-    place = directory.absolute()
-    write_server_files(place, parsed, members, session.configuration.zookeeper.operator)
+    place = str(directory.absolute())
+    write_server_files(session.storage, place, parsed, members, session.configuration.zookeeper.operator)
     command = shlex.join(start_command(place, str(require_java())))
-    session.show(PreparedServer(str(parsed), str(place), command), text.prepared)
+    session.show(PreparedServer(str(parsed), place, command), text.prepared)
 
 
 def _chosen(session: Session) -> log_members.MembersProposed:

@@ -14,6 +14,7 @@ from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.log_members import member_count
 
 from tests.support.command_line import CommandLine
+from tests.support.storages import STORAGE
 
 
 def server(number: int) -> Server:
@@ -86,7 +87,7 @@ def test_what_names_no_server_is_refused(named: str, reason: str) -> None:
 
 def test_a_server_begins_with_the_members_and_itself_and_keeps_what_somebody_has_set(tmp_path: Path) -> None:
     place = tmp_path / "größer"
-    write_server_files(place, server(4), [server(1), server(2)], "super:secret")
+    write_server_files(STORAGE, str(place), server(4), [server(1), server(2)], "super:secret")
     settings = (place / STATIC).read_text(encoding="latin-1")
     assert (place / "data" / "myid").read_text() == "4\n"
     assert parse_configuration((place / DYNAMIC).read_text()).servers == (server(1), server(2), server(4))
@@ -96,7 +97,7 @@ def test_a_server_begins_with_the_members_and_itself_and_keeps_what_somebody_has
     # As ZooKeeper leaves it, and somebody has changed it.
     changed = settings.replace("tickTime=500", "tickTime=2000").replace(DYNAMIC, f"{DYNAMIC}.100000003")
     (place / STATIC).write_text(changed, encoding="latin-1")
-    write_server_files(place, server(4), [server(2), server(4)])
+    write_server_files(STORAGE, str(place), server(4), [server(2), server(4)])
     again = (place / STATIC).read_text(encoding="latin-1")
     assert sorted(again.splitlines()) == sorted(settings.replace("tickTime=500", "tickTime=2000").splitlines())
     assert parse_configuration((place / DYNAMIC).read_text()).servers == (server(2), server(4))
