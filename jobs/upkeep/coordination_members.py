@@ -18,7 +18,14 @@ from epochlake.metastore.coordination.ensemble import (
     parse_server,
 )
 from epochlake.metastore.coordination.member_addresses import follow_members
-from epochlake.metastore.coordination.reconfiguring import STEP_SECONDS, Answer, EnsembleMover, EnsembleNotes, ask
+from epochlake.metastore.coordination.reconfiguring import (
+    LOOK_SECONDS,
+    STEP_SECONDS,
+    Answer,
+    EnsembleMover,
+    EnsembleNotes,
+    ask,
+)
 from epochlake.metastore.errors import ConfigurationError
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node, NodeState
@@ -102,7 +109,7 @@ class Ensemble:
             operator=settings.operator,
         )
         follow_members(self._session)
-        self.mover = EnsembleMover(self._session, STEP_SECONDS)
+        self.mover = EnsembleMover(self._session, STEP_SECONDS, LOOK_SECONDS)
 
     def __enter__(self) -> Ensemble:
         return self
@@ -171,7 +178,13 @@ class Ensemble:
 def _ask_all(servers: Sequence[Server]) -> dict[int, Answer]:
     """What each says, by its number; a server that hangs holds up nobody else."""
     with ThreadPoolExecutor(max(1, len(servers))) as pool:
-        return dict(zip([server.number for server in servers], pool.map(ask, servers), strict=True))
+        return dict(
+            zip(
+                [server.number for server in servers],
+                pool.map(lambda server: ask(server, LOOK_SECONDS), servers),
+                strict=True,
+            )
+        )
 
 
 def _row(server: Server, answer: Answer, notes: EnsembleNotes) -> CoordinationMemberRow:

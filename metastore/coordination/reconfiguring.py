@@ -48,9 +48,10 @@ NOTES = "/epochlake-ensemble"
 
 STEP_SECONDS = 60.0
 """How long a server may take to catch up, and the ensemble to take a step."""
+LOOK_SECONDS = 2.0
+"""How long a server may take to say what it is."""
 
 _PAUSE_SECONDS = 0.2
-_LOOK_SECONDS = 2.0
 _SESSION_SECONDS = 10.0
 
 
@@ -81,7 +82,7 @@ class Answer(msgspec.Struct, frozen=True):
     trouble: str = ""
 
 
-def ask(server: Server, timeout: float = _LOOK_SECONDS) -> Answer:
+def ask(server: Server, timeout: float = LOOK_SECONDS) -> Answer:
     """What answers at the address of a server, by ZooKeeper's commands for operators. Never raises."""
     host, _, port = server.reached_at.rpartition(":")
     if not port:
@@ -103,17 +104,22 @@ def ask(server: Server, timeout: float = _LOOK_SECONDS) -> Answer:
 
 
 class EnsembleMover:
-    """Looks at the ensemble that a session leads to, and changes it. `step_seconds` bounds each step."""
+    """Looks at the ensemble that a session leads to, and changes it. `step_seconds`: how long a server may take to
+    catch up, and the ensemble to take a step; `look_seconds`: how long a server may take to say what it is.
+    """
 
-    def __init__(self, coordination: Coordination, step_seconds: float = STEP_SECONDS) -> None:
+    def __init__(
+        self, coordination: Coordination, step_seconds: float = STEP_SECONDS, look_seconds: float = LOOK_SECONDS
+    ) -> None:
         self._coordination = coordination
         self._step_seconds = step_seconds
+        self._look_seconds = look_seconds
 
     def configuration(self) -> EnsembleConfiguration:
         """The servers, no older than the call. Raises CoordinationUnavailable; InvalidRequest for a configuration with
         groups or weights.
         """
-        value = self._coordination.barrier(CONFIGURATION, self._step_seconds)
+        value = self._coordination.barrier(CONFIGURATION, STEP_SECONDS)
         return parse_configuration("" if value is None else value.data.decode())
 
     def notes(self) -> EnsembleNotes:
@@ -261,7 +267,7 @@ class EnsembleMover:
 
     def _behind(self, server: Server, deadline: float) -> str:
         """Why a server does not have all that the ensemble has now, else empty."""
-        answer = ask(server)
+        answer = ask(server, self._look_seconds)
         if answer.trouble:
             return answer.trouble
         if answer.number != server.number:
@@ -275,7 +281,7 @@ class EnsembleMover:
                 server.reached_at,
                 self._coordination.base,
                 session_timeout=_SESSION_SECONDS,
-                connect_timeout=max(_LOOK_SECONDS, deadline - time.monotonic()),
+                connect_timeout=max(self._look_seconds, deadline - time.monotonic()),
             ) as through:
                 known = EnsembleMover(through, self._step_seconds).configuration()
         except CoordinationUnavailable as error:
@@ -283,13 +289,16 @@ class EnsembleMover:
         return "" if known.version >= now.version else "it is behind"
 
     def _notes(self) -> tuple[EnsembleNotes, Value | None]:
-        value = self._coordination.barrier(NOTES, self._step_seconds)
+        value = self._coordination.barrier(NOTES, STEP_SECONDS)
         if value is None or not value.data:
             return EnsembleNotes(), value
         try:
             return msgspec.json.decode(value.data, type=EnsembleNotes), value
         except msgspec.MsgspecError as error:
-            raise UnknownFormat(f"the znode {NOTES} was written by another version: {error}") from error
+            raise UnknownFormat(
+                f"the znode {NOTES} was written by another version, or by somebody else: {error}",
+                hint="Use the newest version; when no change of the servers is under way, delete that znode",
+            ) from error
 
     def _note(self, change: Callable[[EnsembleNotes], EnsembleNotes]) -> None:
         """Write what `change` makes of the notes, of whatever somebody else has made of them meanwhile."""

@@ -71,6 +71,7 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.setenv("EPOCHLAKE__ZOOKEEPER__OPERATOR", OPERATOR)
     monkeypatch.setenv("EPOCHLAKE__ZOOKEEPER__SESSION_TIMEOUT_SECONDS", "30")
     monkeypatch.setattr(coordination_members, "STEP_SECONDS", PATIENCE)
+    monkeypatch.setattr(coordination_members, "LOOK_SECONDS", PATIENCE)
     return CommandLine(tmp_path / "root", capsys)
 
 
@@ -115,6 +116,7 @@ def test_an_ensemble_grows_with_its_cluster_and_moves_away_from_its_first_server
         servers.start(4)
         moved = line.done("metadata", "reconfigure", "--coordination", "2", "3", f"{servers.written(4)}@n1")
         assert roles(moved) == {2: ("voter", "n2"), 3: ("voter", "n3"), 4: ("voter", "n1")}
+        eventually(lambda: servers.address(4) in lives_on.coordination().connect_string.split(","), PATIENCE)
         servers.kill(1)
         # What was started with the first address alone goes on all the same.
         assert lives_on.commit(SwitchBalancing(on=True), timeout=PATIENCE).epoch
