@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -90,24 +90,29 @@ class Run(NamedTuple):
 
 def drawn(task: Task) -> Scenario:
     """The scenario of a task."""
-    from epochlake.jobs.testing import log_themes, row_themes
+    from epochlake.jobs.testing import log_themes, merge_drawing, row_themes
     from epochlake.jobs.testing.log_drawing import log_scenario
-    from epochlake.jobs.testing.merge_drawing import merge_scenario
     from epochlake.jobs.testing.row_drawing import row_scenario
 
     match task.kind:
         case "log":
             return log_scenario(task.seed, task.weights, theme=log_themes.BY_NAME[task.theme] if task.theme else None)
         case "merges":
-            return merge_scenario(task.seed, task.weights)
+            about = merge_drawing.BY_NAME[task.theme] if task.theme else None
+            return merge_drawing.merge_scenario(task.seed, task.weights, theme=about)
     return row_scenario(task.seed, task.weights, theme=row_themes.BY_NAME[task.theme] if task.theme else None)
 
 
 def theme_names(kind: str) -> list[str]:
     """What histories of a kind can be about."""
-    from epochlake.jobs.testing import log_themes, row_themes
+    from epochlake.jobs.testing import log_themes, merge_drawing, row_themes
 
-    return {"log": list(log_themes.BY_NAME), "rows": list(row_themes.BY_NAME)}.get(kind, [])
+    themes: dict[str, Mapping[str, object]] = {
+        "log": log_themes.BY_NAME,
+        "rows": row_themes.BY_NAME,
+        "merges": merge_drawing.BY_NAME,
+    }
+    return list(themes.get(kind, {}))
 
 
 def run(scenario: Scenario, *, accesses: bool = False) -> Run:
@@ -132,7 +137,14 @@ def run(scenario: Scenario, *, accesses: bool = False) -> Run:
 
 
 def _run(scenario: Scenario, world: World) -> Run:
-    from epochlake.jobs.testing import log_checkers, log_histories, merge_histories, row_checkers, row_histories
+    from epochlake.jobs.testing import (
+        log_checkers,
+        log_histories,
+        merge_checkers,
+        merge_histories,
+        row_checkers,
+        row_histories,
+    )
 
     trace = world.scheduler.trace
     if scenario.kind == "log":
@@ -142,7 +154,7 @@ def _run(scenario: Scenario, world: World) -> Run:
     if scenario.kind == "merges":
         merges = merge_histories.merge_history(scenario, world=world)
         told = Counter(f"{one.kind}, {'acknowledged' if one.acknowledged else 'not'}" for one in merges.accesses)
-        found = merge_histories.violations(merges)
+        found = merge_checkers.violations(merges)
         return Run(merges.steps, merges.harm, told, merges.coverage, found, trace)
     rows = row_histories.row_history(scenario, world=world)
     told = Counter(f"{one.kind}, {'acknowledged' if one.acknowledged else 'not'}" for one in rows.accesses)

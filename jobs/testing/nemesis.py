@@ -69,7 +69,10 @@ def moments(*, rows: bool, delta: bool) -> tuple[str, ...]:
     return tuple(f"{access}{done}" for access in accesses for done in ("", ", done"))
 
 
-MOMENTS = tuple(dict.fromkeys((*moments(rows=True, delta=False), *moments(rows=True, delta=True))))
+FOLLOWING = "follower given"
+"""A follower of changes has been given a batch of them, and has kept what it has dealt with."""
+
+MOMENTS = tuple(dict.fromkeys((*moments(rows=True, delta=False), *moments(rows=True, delta=True), FOLLOWING)))
 """All of them."""
 
 _OUTAGE_SECONDS = 3.0

@@ -285,7 +285,7 @@ LOST_MEANWHILE = Theme(
         Lying(
             ("pause",),
             ("pipeline",),
-            ("volume link", "volume link, done", "log read", "zookeeper getdata", "root link"),
+            ("volume link", "volume link, done", "log read", "zookeeper getdata", "shared link"),
             (8, 16, 24),
             (0.8, 2.5),
         ),
@@ -459,7 +459,7 @@ FOLLOWED_WRITES = Theme(
         Lying(
             ("kill", "pause", "pause", "access fails"),
             ("pipeline", "upkeep", "follower"),
-            ("root link", "root link, done", "volume link, done", "volume link", "root read", "volume read"),
+            ("shared link", "shared link, done", "volume link, done", "volume link", "shared read", "volume read"),
             (2, 6, 12),
             (0.5, 3.0),
         ),

@@ -79,7 +79,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     takes clocks to be apart, in seconds. `session`: how long a session of ZooKeeper outlives its process, in seconds.
     `log_checkpoints`: after how many commits the log has a checkpoint. `deadline`: of storage, in seconds.
     `barrier`: after how many seconds barriers relax; `attempts`: how often a pipeline tries what fails.
-    `changes`: "" where the table's changes are not kept, "kept", or "short" where they are dropped soon.
+    `changes`: "" where the table's changes are not kept, "kept", "short" where they are dropped soon, or "held" where
+    each is dropped as soon as all of its followers have told that they have dealt with it.
     `members`: the directories by number that are the first log members; (): commits count when the root has them.
     """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from epochlake.jobs import campaign
-from epochlake.jobs.testing import coverage, log_drawing, merge_drawing, row_drawing, row_themes
+from epochlake.jobs.testing import coverage, log_drawing, merge_drawing, nemesis, row_drawing, row_themes
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings, decoded, encoded
 from epochlake.jobs.testing.scheduler import Step
@@ -49,6 +49,14 @@ def test_histories_of_one_theme_are_drawn_from_seeds_as_others_are(kind: str) ->
         tasks = [campaign.Task(kind, seed, theme=theme) for seed in range(20)]
         assert [campaign.drawn(task) for task in tasks] == [campaign.drawn(task) for task in tasks]
         assert len({encoded(campaign.drawn(task)) for task in tasks}) == len(tasks)
+
+
+def test_what_themes_wait_for_are_moments_that_somebody_comes_to() -> None:
+    lying = [one for theme in row_themes.BY_NAME.values() for one in (*theme.lying, *theme.lying_to_followers)]
+    named = {moment for one in lying for moment in one.moments} | {*merge_drawing.MOMENTS}
+    followed = [row_drawing.row_scenario(seed, theme=row_themes.BY_NAME["followed_writes"]) for seed in range(60)]
+    named |= {fault.when for scenario in followed for fault in scenario.faults if fault.when}
+    assert named - {"volume open"} <= {*nemesis.MOMENTS}
 
 
 def test_data_is_destroyed_at_no_more_places_than_a_quorum_does_without() -> None:
