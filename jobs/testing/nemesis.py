@@ -25,6 +25,9 @@ from epochlake.metastore.following.snapshot_format import decode_snapshot, encod
 PROCESSES = ("kill", "pause", "cut", "clock jumps", "access fails", "server lags")
 """Faults of one process."""
 
+LOST_ANSWER = "answer lost"
+"""What a process does next is done, and it is told after a while that it has failed."""
+
 MOUNTS = ("unreachable",)
 """Faults of one process and a place: its machine does not reach it, while others do."""
 
@@ -174,7 +177,7 @@ class Nemesis:
 
     def _strike(self, fault: Fault, victim: Process | None) -> bool:
         """Do it; whether it struck."""
-        if fault.kind in PROCESSES:
+        if fault.kind in (*PROCESSES, LOST_ANSWER):
             return victim is not None and self._strike_process(fault, victim)
         if fault.kind in MOUNTS:
             return victim is not None and self._unmount(fault, victim)
@@ -217,6 +220,8 @@ class Nemesis:
                 victim.skew += fault.number
             case "access fails":
                 self._world.troubles.doomed.add(victim)
+            case kind if kind == LOST_ANSWER:
+                self._world.troubles.lost_answers[victim] = fault.seconds
         return True
 
     def _kill(self, victims: Sequence[Process]) -> None:
@@ -264,6 +269,8 @@ class Nemesis:
     def _destroy(self, fault: Fault) -> bool:
         place = fault.place
         match fault.kind:
+            case "flipped bit" if fault.number:
+                return self._flip_quietly(place)
             case "flipped bit":
                 return self._flip(place)
             case "lost storage":
@@ -296,11 +303,24 @@ class Nemesis:
         content = disk.read(path)
         quietly = self._random.random() < 0.5 and path.endswith(_SEALED[0]) and not self._world.seen.is_in_use(path)
         flipped = (_flipped_quietly(content, self._random) if quietly else None) or _flipped(content, self._random)
-        disk.write(path, flipped, new=False)
+        self._put_flipped(path, content, flipped)
+        return True
+
+    def _flip_quietly(self, place: str) -> bool:
+        """Change one bit of each file of rows, so that its rows are others and no checksum of a page says so."""
+        disk, found = self._world.disk, False
+        for path in [path for path, _ in files_below(disk, place) if path.endswith(_SEALED[0])]:
+            flipped = None if self._world.seen.is_in_use(path) else _flipped_quietly(disk.read(path), self._random)
+            if flipped is not None:
+                self._put_flipped(path, disk.read(path), flipped)
+                found = True
+        return found
+
+    def _put_flipped(self, path: str, content: bytes, flipped: bytes) -> None:
+        self._world.disk.write(path, flipped, new=False)
         self._world.rotted[path] = self._world.scheduler.steps
         if path.endswith(_SEALED[0]) and flipped[: _footer(content)] == content[: _footer(content)]:
             self._world.rotted_ends[path] = flipped
-        return True
 
     def _lose_replica_commit(self, place: str) -> bool:
         """Let one of the last commits of a replica table vanish, after which others were made."""

@@ -197,6 +197,7 @@ def _lying(
             chance.choice(victims),
             place,
             round(chance.uniform(*lying.seconds), 3),
+            lying.number,
             when=when,
             nth=chance.choice([1, 1, 1, 2, 2, 3] if during else [1, 1, 2, 3, 5, 8]),
             during=during,

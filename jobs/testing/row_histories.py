@@ -268,7 +268,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         loses = bool(harmed(scenario)) or any(fault.kind == "power cut" for fault in scenario.faults)
         followers.given = partial(_require_streamed, holdings, accesses)
         kept = Kept(world, partial(is_kept_for, scenario), loses=loses)
-        constraints = Constraints(world.scheduler)
+        constraints = Constraints(world.scheduler, holdings.rows)
         holes = Holes(world)
         rollbacks = Rollbacks(world, accesses.all, holdings.deleting)
 

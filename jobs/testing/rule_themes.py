@@ -4,7 +4,7 @@ two steps, and what others do meanwhile.
 
 from __future__ import annotations
 
-from epochlake.jobs.testing.nemesis import MOUNTS
+from epochlake.jobs.testing.nemesis import LOST_ANSWER, MOUNTS
 from epochlake.jobs.testing.themes import KEYS, OTHER_ROWS, SOME, WIDE, Lying, Theme
 
 BLIND_COORDINATORS = Theme(
@@ -436,10 +436,18 @@ ROTTEN_MERGES = Theme(
     upkeep_paces=(0.3, 0.8),
     levels=("ALL",),
     coordinators=(1,),
-    lying=(Lying(("flipped bit",), ("upkeep", "pipeline"), ("volume link, done", "log read", "volume list"), (8, 16)),),
+    lying=(
+        Lying(
+            ("flipped bit",),
+            ("upkeep", "pipeline"),
+            ("volume link, done", "log read", "volume list"),
+            (8, 16),
+            number=1.0,
+        ),
+    ),
     append_only=0.8,
 )
-"""Files that rot right before they are merged."""
+"""A place whose files all rot right before they are merged."""
 
 FOLLOWED_WRITES = Theme(
     seconds=(4.0, 8.0),
@@ -579,19 +587,18 @@ LOST_ANSWERS = Theme(
     levels=("ALL",),
     coordinators=(1,),
     lying=(
-        Lying(("access fails",), ("pipeline",), ("volume link, done",), (24, 40)),
         Lying(
-            ("pause",),
+            (LOST_ANSWER,),
             ("pipeline",),
-            ("volume list", "volume read", "volume look at"),
+            ("volume link",),
             (16, 32),
-            (1.0, 3.0),
-            ("tablet allow_write_both_read_old", "tablet use_new", "tablet streaming"),
+            (0.4, 2.5),
+            ("", "tablet allow_write_both_read_old", "tablet use_new", "tablet streaming"),
         ),
     ),
     append_only=0.5,
 )
-"""Commits whose answers are lost, by those who stand still before they look whether they have landed."""
+"""Commits whose answers are lost, of which their writers hear late, and look then whether they have landed."""
 
 SOURCES = Theme(
     seconds=(4.0, 7.0),
@@ -649,11 +656,12 @@ ROTTEN_CUTS = Theme(
             ("log append, done", "zookeeper setdata", "volume read", "volume link, done"),
             (8, 16, 24),
             during=("join before MID", "leave before MID", "move before MID"),
+            number=1.0,
         ),
     ),
     append_only=0.5,
 )
-"""Files that rot right before pieces are cut of them."""
+"""A place whose files all rot right before pieces are cut of them."""
 
 RULES = (
     *(BLIND_COORDINATORS, OUT_OF_REACH, LOST_FENCES, SLOW_EYES, LATE_HANDS, BACK_AND_AGAIN, HALF_BATCHES, SHELVING),

@@ -62,7 +62,7 @@ class Lying(NamedTuple):
 
     `counts`: how many there are; `seconds`: how long they last, from and to; `during`: while what is so far, "" for
     any time; `early`: in which share of the history they begin to lie there. Those of a place all strike the same one.
-    `by`: the roles of whom they wait for, where those are others than they strike.
+    `by`: the roles of whom they wait for, where those are others than they strike. `number`: as in the fault.
     """
 
     kinds: tuple[str, ...]
@@ -73,6 +73,7 @@ class Lying(NamedTuple):
     during: tuple[str, ...] = ("",)
     early: float = 1.0
     by: tuple[str, ...] = ()
+    number: float = 0.0
 
 
 class Theme(NamedTuple):

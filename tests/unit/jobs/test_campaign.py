@@ -234,3 +234,28 @@ def test_a_history_that_does_not_end_has_failed(monkeypatch: pytest.MonkeyPatch)
     scenario = Scenario("log", 1, 1.0, parts=(Part("p", "commits", ((Operation("commit", name="x"),),)),))
     [violation] = campaign.run(scenario).violations
     assert "too much time" in violation
+
+
+def test_a_history_that_has_not_ended_when_the_time_is_over_is_cut_off_and_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def spin(*_: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr("epochlake.jobs.testing.log_histories._commit", spin)
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    arguments = ["--only", "log", "--theme", "in_line", "--minutes", "0.02", "--processes", "0", "--shorten", "5"]
+    assert campaign.main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "log history 1 had not ended after" in said
+    assert "0 log histories" in said
+    assert "VIOLATION" not in said
+
+
+def test_shortening_ends_when_the_time_is_over() -> None:
+    scenario = row_drawing.row_scenario(3)
+    asked: list[Scenario] = []
+    found = shrunk(scenario, lambda one: not asked.append(one), is_over=lambda: len(asked) >= 2)
+    assert len(asked) == 2
+    assert found.size < scenario.size
