@@ -160,8 +160,9 @@ class _Accesses:
         """What a call was told of a write that is not so. `began`: when the call did. Two calls at once may each say
         that they were the first.
         """
-        if written.rows != len(operation.keys):
-            return f"{written.rows} rows, and it has {len(operation.keys)}"
+        rows = len({*operation.keys})
+        if written.rows != rows:
+            return f"{written.rows} rows, and it has {rows}"
         tries = self._tries[number]
         if written.already and len(tries) == 1:
             return "been written before, and nobody else has tried it"
