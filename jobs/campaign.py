@@ -41,9 +41,7 @@ FAILURES = Path("build/histories")
 KEPT = Path("tests/data/histories")
 """Where those are that have become tests."""
 LONGEST_SECONDS = 300.0
-"""Of real time, after which a history counts as one that does not end."""
-LEAST_SECONDS = 0.05
-"""What a history has at least that begins as the time is over."""
+"""Of work, after which a history counts as one that does not end."""
 MOST_STEPS = 2_000_000
 """After which a history counts as one that does not end: most have 15,000."""
 STEPS = "EPOCHLAKE_CAMPAIGN_STEPS"
@@ -124,7 +122,7 @@ def run(scenario: Scenario, *, accesses: bool = False, until: float | None = Non
 
     `accesses`: keep each of them. `until`: when the time is over, in seconds since 1970: it is cut off then.
     """
-    from epochlake.jobs.testing.scheduler import watched
+    from epochlake.jobs.testing.scheduler import WorldEnded, watched
     from epochlake.jobs.testing.world import world_of
 
     world = world_of(scenario)
@@ -132,12 +130,12 @@ def run(scenario: Scenario, *, accesses: bool = False, until: float | None = Non
     world.scheduler.traced = accesses
     trace = world.scheduler.trace
     none: Counter[str] = Counter()
-    left = LONGEST_SECONDS if until is None else max(until - time.time(), LEAST_SECONDS)
+    until = math.inf if until is None else until
     try:
-        with watched(world.scheduler, min(left, LONGEST_SECONDS)):
+        with watched(world.scheduler, LONGEST_SECONDS, until):
             return _run(scenario, world)
-    except Exception as error:
-        if world.scheduler.is_late and left < LONGEST_SECONDS:
+    except (Exception, WorldEnded) as error:
+        if world.scheduler.is_late and time.time() >= until:
             return Run(world.scheduler.steps, none, none, none, [], trace, is_cut_off=True)
         found = [f"the world ended by {type(error).__name__}: {error}"]
         return Run(world.scheduler.steps, none, none, none, found, trace)

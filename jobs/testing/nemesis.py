@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from epochlake.jobs.replicas.volumes import MARKER_FILE
 from epochlake.jobs.testing.power import files_below
 from epochlake.jobs.testing.scenario import Fault
 from epochlake.jobs.testing.scheduler import Process
@@ -275,7 +276,9 @@ class Nemesis:
                 return self._flip(place)
             case "lost storage":
                 self.destroyed.add(place)
-                self._exchange(place, lambda: self._world.empty(place))
+                # With its marker it is mounted all the same, and its node can be rebuilt where it is.
+                keeping = (MARKER_FILE,) if fault.number else ()
+                self._exchange(place, lambda: self._world.empty(place, keeping))
             case "old storage":
                 before = self._world.copy(place)
                 self._later(fault.seconds, lambda: self._exchange(place, before))
@@ -309,7 +312,8 @@ class Nemesis:
     def _flip_quietly(self, place: str) -> bool:
         """Change one bit of each file of rows, so that its rows are others and no checksum of a page says so."""
         disk, found = self._world.disk, False
-        for path in [path for path, _ in files_below(disk, place) if path.endswith(_SEALED[0])]:
+        files = [path for path, _ in files_below(disk, place) if path.endswith(_SEALED[0])]
+        for path in [path for path in files if "/_delta_log/" not in path]:
             flipped = None if self._world.seen.is_in_use(path) else _flipped_quietly(disk.read(path), self._random)
             if flipped is not None:
                 self._put_flipped(path, disk.read(path), flipped)

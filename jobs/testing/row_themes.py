@@ -362,7 +362,7 @@ REBUILDING = Theme(
     operations=("rebuild", "rebuild", "rebuild", "replace", "remove"),
     operator_paces=(1.0,),
     upkeep=("repair", "snapshot"),
-    sorts=((), ("lost storage",), ("pause", "access fails")),
+    sorts=((), ("pause", "access fails")),
     tablets=(1, 1, 0),
     sights=("most", "most", "all"),
     replication=(3,),
@@ -372,6 +372,7 @@ REBUILDING = Theme(
     upkeep_paces=(1.0,),
     levels=("QUORUM", "QUORUM", "ALL"),
     read_levels=("QUORUM",),
+    lying=(Lying(("lost storage",), ("pipeline",), ("volume link", "volume read"), (0, 1), early=0.2, number=1.0),),
     append_only=0.5,
 )
 """A node that has lost what it held, and is filled again from the others, while machines see most of the places each:

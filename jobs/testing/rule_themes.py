@@ -240,7 +240,7 @@ HALF_REBUILT = Theme(
     read_levels=("QUORUM",),
     append_only=0.5,
     lying=(
-        Lying(("lost storage",), ("pipeline",), ("volume link", "volume read"), (1,), early=0.02),
+        Lying(("lost storage",), ("pipeline",), ("volume link", "volume read"), (1,), early=0.02, number=1.0),
         Lying(
             ("pause",),
             ("coordinator",),
@@ -422,9 +422,9 @@ ROTTEN_SOURCES = Theme(
 """Files that rot right before a tablet is streamed from where they lie."""
 
 ROTTEN_MERGES = Theme(
-    seconds=(4.0, 7.0),
+    seconds=(7.0, 10.0),
     keys=(3, KEYS),
-    paces=(0.2, 0.5),
+    paces=(0.5, 1.5),
     operations=("balance",),
     operator_paces=(10.0,),
     tables=1.0,
@@ -433,7 +433,7 @@ ROTTEN_MERGES = Theme(
     replication=(2,),
     accesses=(*["write"] * 4, "read"),
     pipelines=(1, 2),
-    upkeep_paces=(0.3, 0.8),
+    upkeep_paces=(2.0, 3.0),
     levels=("ALL",),
     coordinators=(1,),
     lying=(
