@@ -39,6 +39,8 @@ class Troubles:
         self.scheduler = scheduler
         self.doomed: set[Process] = set()
         """Of these the next step fails."""
+        self.lost_answers: dict[Process, float] = {}
+        """Of these the next step is done, and fails only so many seconds later."""
         self.random = random.Random(repr(("disk", seed)))
         self.unreachable: dict[Process, set[str]] = {}
         """What machines do not reach, while others do."""
@@ -61,6 +63,7 @@ class Troubles:
     def heal(self) -> None:
         """Nothing is wrong any more."""
         self.doomed.clear()
+        self.lost_answers.clear()
         self.unreachable.clear()
         self.failing.clear()
         self.full.clear()
@@ -236,8 +239,11 @@ class WorldDisk:
                 with suppress(OSError):
                     tear()
             raise
+        lost = self._troubles.lost_answers.pop(process, None)
         result = step()
-        if fails_after:
+        if lost is not None:
+            self._scheduler.sleep(lost)
+        if fails_after or lost is not None:
             raise _error(errno.EIO, path)
         self._scheduler.meet(process, f"{moment}, done")
         if exact:

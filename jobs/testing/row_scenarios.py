@@ -5,7 +5,7 @@ from __future__ import annotations
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.row_drawing import place
 from epochlake.jobs.testing.scenario import Fault, Operation, Scenario
-from epochlake.jobs.testing.themes import DESTRUCTIVE
+from epochlake.jobs.testing.themes import DESTRUCTIVE, OPERATIONS, ROLLBACK, SOME, UPKEEP
 
 
 def is_one_range(scenario: Scenario) -> bool:
@@ -14,6 +14,12 @@ def is_one_range(scenario: Scenario) -> bool:
 
 def operations_of(scenario: Scenario) -> list[Operation]:
     return [one for part in scenario.parts for thread in part.threads for one in thread]
+
+
+def stays_where_it_is(scenario: Scenario) -> bool:
+    """Whether no row goes to other replicas, is lost, or is put together with others."""
+    moves = ({*OPERATIONS} | {*UPKEEP} | {SOME, ROLLBACK}) - {"balance", "snapshot", "repair", "repair bytes", "verify"}
+    return not harmed(scenario) and not any(one.kind in moves for one in operations_of(scenario))
 
 
 def forgets_deletes(scenario: Scenario) -> bool:

@@ -9,7 +9,7 @@ with World(7) as world:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -207,9 +207,10 @@ class World:
 
         return put_back
 
-    def empty(self, place: str) -> None:
-        """Leave an empty directory."""
-        restore(self.disk, place, {})
+    def empty(self, place: str, keeping: Collection[str] = ()) -> None:
+        """Leave an empty directory, but for files of these names that are in it."""
+        kept = {path: data for path, data in copied(self.disk, place).items() if path.rpartition("/")[2] in keeping}
+        restore(self.disk, place, kept)
         self.logs.restore(place, {})
 
     def log(self, process: Process) -> EpochLog:
