@@ -23,6 +23,13 @@ MUTANTS = (
         ("tests/unit/jobs/test_change_streams_attacked.py",),
     ),
     Mutant(
+        "what a later try has staged anew is settled as it was staged first",
+        "jobs/upkeep/change_settling.py",
+        "    if not decision.generations:\n",
+        "    if decision:\n",
+        ("tests/unit/jobs/test_change_streams_generated.py",),
+    ),
+    Mutant(
         "vacuum takes copies that an intent names",
         "jobs/upkeep/change_sweeping.py",
         "    named = {staged.file.file_id for intent in Intents(storage, index).all() for staged in intent.files}\n",
