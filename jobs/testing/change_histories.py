@@ -69,6 +69,64 @@ class Follower(msgspec.Struct):
     restarted: list[int] = []
 
 
+class PartReaders:
+    """Readers of single streams, one for each of a generation, and of the next one when all of them have finished.
+
+    What they keep is their own, whoever of their processes is killed. `given`: all changes, by generation and in the
+    order in which they were dealt with; `began_again`: what they needed was dropped.
+    """
+
+    def __init__(self) -> None:
+        self.given: list[tuple[int, Change]] = []
+        self.began_again = False
+        self.generation = 1
+        self._positions: dict[int, int] = {}
+        self._finished: set[int] = set()
+        self._turn = 0
+
+    def read_some(self, cluster: Cluster) -> None:
+        """Let the reader whose turn it is read what there is for it."""
+        left = self._left(cluster)
+        self._turn += 1
+        for stream in left[self._turn % max(len(left), 1) :][:1]:
+            self._read(cluster, stream)
+
+    def read_rest(self, cluster: Cluster) -> None:
+        """Let all of them read what there is, generation by generation."""
+        done = 0
+        while done != self.generation and not self.began_again:
+            done = self.generation
+            for stream in self._left(cluster):
+                self._read(cluster, stream)
+            self._left(cluster)
+
+    def _left(self, cluster: Cluster) -> list[int]:
+        """The streams of the generation that is read which have not ended; where all have, of the next one."""
+        known = {one.generation: one for one in cluster.change_generations(TABLE) if one.begins is not None}
+        mine = known.get(self.generation)
+        if mine is not None and len(self._finished) == len(mine.streams):
+            self.generation, self._positions, self._finished = self.generation + 1, {}, set()
+            mine = known.get(self.generation)
+        self.began_again = self.began_again or (bool(known) and self.generation < min(known))
+        if mine is None or self.began_again:
+            return []
+        return [one.stream for one in mine.streams if one.stream not in self._finished]
+
+    def _read(self, cluster: Cluster, stream: int) -> None:
+        try:
+            changes = cluster.changes(
+                TABLE, after=self._positions.get(stream), generation=self.generation, stream=stream
+            )
+            news = [_change(row) for batch in changes for row in batch.to_pylist()]
+        except ChangesGone:
+            self.began_again = True
+            return
+        self.given += [(self.generation, change) for change in news]
+        self._positions[stream] = changes.position
+        if changes.finished:
+            self._finished.add(stream)
+
+
 class ChangeFollowers:
     """All followers of a history, and how far they came when."""
 
@@ -78,6 +136,7 @@ class ChangeFollowers:
         self._world = world
         self._followers: dict[str, Follower] = {}
         self.passes: list[Pass] = []
+        self.parts = PartReaders()
 
     def begin(self, cluster: Cluster, changes: str, names: Iterable[str]) -> None:
         """Let the table's changes be kept, as nothing goes wrong yet. `names`: of those who will follow them, for whom
@@ -111,6 +170,7 @@ class ChangeFollowers:
             _deal_with(follower, pending, changes.position)
             self.passes.append(Pass(name, began, self._world.scheduler.steps, changes.position))
             changes.commit()
+            self.parts.read_some(cluster)
         except ChangesGone as gone:
             follower.position = gone.position
             follower.restarted.append(gone.position)
@@ -133,7 +193,9 @@ class ChangeFollowers:
         whole = self.all[0].given if held else self.everything(cluster)
         short = settings.changes == "short"
         told = [] if held else _told_otherwise(cluster, whole)
-        return StreamHistory(whole, self.all, self.passes, shown, settings.append_only, in_time, short, told)
+        self.parts.read_rest(cluster)
+        parts = None if held else tuple(self.parts.given)  # nothing is kept for who has no name
+        return StreamHistory(whole, self.all, self.passes, shown, settings.append_only, in_time, short, told, parts)
 
     @property
     def all(self) -> list[Follower]:
@@ -182,7 +244,8 @@ def _change(row: dict[str, object]) -> Change:
 class StreamHistory(NamedTuple):
     """What followers of a history were given. `stream`: what is there at rest, from the beginning unless `short`.
 
-    `at_rest`: the rows that a read shows then, all notes of each key.
+    `at_rest`: the rows that a read shows then, all notes of each key. `told`: what is said of it that is not so.
+    `parts`: what readers of streams were given, each change with its generation; None where there were none.
     """
 
     stream: Sequence[Change]
@@ -193,7 +256,7 @@ class StreamHistory(NamedTuple):
     in_time: bool
     short: bool
     told: Sequence[str] = ()
-    """What is said of it that is not so."""
+    parts: Sequence[tuple[int, Change]] | None = None
 
 
 def violations(history: StreamHistory, writes: Sequence[Access], lossy: Sequence[Access] = ()) -> list[str]:
@@ -206,6 +269,7 @@ def violations(history: StreamHistory, writes: Sequence[Access], lossy: Sequence
         found += _not_in_time(history, writes)
         found += _ends_elsewhere(history, lossy)
     found += _out_of_order(history.stream) if not history.append_only else []
+    found += _parted_otherwise(history)
     known = Counter(history.stream)
     for follower in history.followers:
         found += _given_otherwise(follower, history, known)
@@ -354,6 +418,22 @@ def _given_otherwise(follower: Follower, history: StreamHistory, known: Counter[
         expected = Counter(_up_to(known, until))
         found += [f"{follower.name} was not given {change}" for change in (expected - given)]
         found += [f"{follower.name} was given {change}, which is not in the stream" for change in (given - expected)]
+    return found
+
+
+def _parted_otherwise(history: StreamHistory) -> list[str]:
+    """Readers of single streams are given what the whole stream has, once, and changes of a key in its order."""
+    if history.parts is None or history.short:
+        return []
+    given, known = Counter(change for _, change in history.parts), Counter(history.stream)
+    found = [f"readers of single streams were not given {change}" for change in known - given]
+    found += [f"readers of single streams were given {change} besides" for change in given - known]
+    newest: dict[int, tuple[int, int]] = {}
+    for generation, change in history.parts:
+        place = generation, change.position
+        if place < newest.get(change.key, place):
+            found.append(f"readers of single streams were given {change} after a later one of its key")
+        newest[change.key] = place
     return found
 
 

@@ -228,7 +228,10 @@ class WorldDisk:
         self._scheduler.access(f"{asked} {path}", ACCESS_SECONDS * self._latency)
         self.used[path] = self._scheduler.now
         process, moment = self._scheduler.current.process, f"{area(path)} {asked}"
+        exact = f"{said} {asked}" if (said := part_of_member(path)) else ""
         self._scheduler.meet(process, moment)
+        if exact:
+            self._scheduler.meet(process, exact)
         try:
             fails_after = self._troubles.before(path, writes=writes)
         except OSError as error:
@@ -243,6 +246,8 @@ class WorldDisk:
         if fails_after or lost is not None:
             raise _error(errno.EIO, path)
         self._scheduler.meet(process, f"{moment}, done")
+        if exact:
+            self._scheduler.meet(process, f"{exact}, done")
         return result
 
     def is_in_use(self, path: str) -> bool:
@@ -273,6 +278,20 @@ def area(path: str) -> str:
     if is_below(path, MEMBERS):
         return "member"
     return "shared" if is_below(path, ROOT) else "volume"
+
+
+def part_of_member(path: str) -> str:
+    """What of a log member a path is, in a word: what it has promised, its seats, its copies of the log, and that one
+    of these is whole; else "".
+    """
+    if not is_below(path, MEMBERS):
+        return ""
+    if path.endswith("/adopted"):
+        return "adopted"
+    return next((word for part, word in _PARTS.items() if part in path), "")
+
+
+_PARTS = {"/promises/": "promise", "/seats/": "seat", "/_delta_log/": "copy"}
 
 
 def _error(number: int, path: str) -> OSError:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from epochlake.jobs.replicas.volumes import MARKER_FILE
 from epochlake.jobs.testing.power import files_below
 from epochlake.jobs.testing.scenario import Fault
-from epochlake.jobs.testing.scheduler import Process
+from epochlake.jobs.testing.scheduler import Process, Waiter
 from epochlake.jobs.testing.world import World
 from epochlake.metastore.errors import UnknownFormat
 from epochlake.metastore.following.snapshot_format import decode_snapshot, encode_snapshot
@@ -26,6 +26,10 @@ from epochlake.metastore.following.snapshot_format import decode_snapshot, encod
 PROCESSES = ("kill", "pause", "cut", "clock jumps", "access fails", "server lags")
 """Faults of one process."""
 
+LATE = ("requests late",)
+"""Faults of what a process has asked for: it goes on, and whatever it asks for at the moment of the fault gets there
+late, from whichever of its threads.
+"""
 LOST_ANSWER = "answer lost"
 """What a process does next is done, and it is told after a while that it has failed."""
 
@@ -124,6 +128,11 @@ class Nemesis:
         self._random = random.Random(repr(("nemesis", world.seed)))
         self._waiting: dict[str, list[_Waiting]] = {}
         """By moments: the faults that wait for them."""
+        self._late: dict[tuple[Process, str], float] = {}
+        """Until when requests are under way, by who has made them and at which moment."""
+        self._under_way: list[Waiter] = []
+        self.before_exchange: Callable[[str], None] = lambda _: None
+        """Is told of a place right before what is in it is replaced."""
 
     def begin(self) -> None:
         """Do harm from now on."""
@@ -134,6 +143,8 @@ class Nemesis:
         """Do no more harm, and mend what can be mended."""
         self.is_stopped = True
         self._world.scheduler.lookout = None
+        for waiter in self._under_way:
+            self._world.scheduler.wake(waiter)
         self._world.heal()
 
     def _rage(self) -> None:
@@ -160,6 +171,11 @@ class Nemesis:
             if waiting.left == 0 and not self.is_stopped:  # it may just have come back from a pause
                 self._waiting[moment].remove(waiting)
                 self._do(waiting.fault, process)
+        left = self._late.get((process, moment), 0.0) - self._world.scheduler.now
+        if left > 0 and not self.is_stopped:
+            waiter = Waiter()
+            self._under_way.append(waiter)
+            self._world.scheduler.wait(waiter, left)
 
     def _do(self, fault: Fault, process: Process | None = None) -> None:
         scheduler = self._world.scheduler
@@ -178,6 +194,11 @@ class Nemesis:
 
     def _strike(self, fault: Fault, victim: Process | None) -> bool:
         """Do it; whether it struck."""
+        if fault.kind in LATE:
+            if victim is None or not victim.alive:
+                return False
+            self._late[victim, fault.when] = self._world.scheduler.now + fault.seconds
+            return True
         if fault.kind in (*PROCESSES, LOST_ANSWER):
             return victim is not None and self._strike_process(fault, victim)
         if fault.kind in MOUNTS:
@@ -288,6 +309,7 @@ class Nemesis:
 
     def _exchange(self, place: str, exchange: Callable[[], None]) -> None:
         """A disk goes, and comes back with other contents."""
+        self.before_exchange(place)
         self.exchanged[place] += 1
         troubles = self._world.troubles
         troubles.failing[place] = errno.EIO

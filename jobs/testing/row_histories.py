@@ -39,6 +39,7 @@ from epochlake.jobs.testing.row_scenarios import (
     all_are_announced,
     damaged_places,
     forgets_deletes,
+    goes_back_too_far,
     harmed,
     is_compacted,
     is_kept_for,
@@ -319,7 +320,9 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         playing.learned += [steps.learn, holdings.learn]
         with rollbacks.watched(), holes.watched():
             playing.run()
-        stream = _come_to_rest(world, accesses, playing, holdings, followers)
+        stream = None
+        if not goes_back_too_far(scenario):  # else nothing comes to rest before somebody gives up what is lost
+            stream = _come_to_rest(world, accesses, playing, holdings, followers)
         in_time = not forgets or all_are_announced(scenario)
         operated = rolling_back.violations(rollbacks.all, accesses.all, in_time=in_time)
         operated += constraining.violations(constraints.periods, scenario, accesses.all)

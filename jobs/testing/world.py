@@ -39,7 +39,7 @@ from epochlake.metastore.configuration import (
     ZooKeeperSettings,
 )
 from epochlake.metastore.following.follower import Follower
-from epochlake.metastore.log import delta, seats
+from epochlake.metastore.log import delta, moving_members, seats
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import EpochLog
@@ -161,6 +161,8 @@ class World:
         self._open.enter_context(patch.dict(delta.PROPERTIES, every))
         # Histories are short: what is brought back is a few seconds old.
         self._open.enter_context(patch.object(seats, "TOLERANCE_MS", 0))
+        # And few entries long: a root that is restored is seen before all of them are there.
+        self._open.enter_context(patch.object(moving_members, "PART", 3))
         self._open.enter_context(ended_afterwards(self.scheduler))
         self._shared = SharedEntries()
         if self._members:
