@@ -436,7 +436,7 @@ def _come_to_rest(
             if scenario.settings.changes:
                 # Who was killed lives for the others until its session ends, and what may be its is left alone.
                 world.scheduler.sleep(2 * scenario.settings.session)
-                unexpected.extend(change_histories.settled(cluster))
+                unexpected.extend(change_histories.settled(world, cluster))
             with Gate(cluster, "at rest") as gate:
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
                     accesses.read(gate, cluster, level)
