@@ -34,6 +34,7 @@ from epochlake.jobs.upkeep.log_members import LogMembers, MembersProposed, RootR
 from epochlake.jobs.upkeep.lost_epochs import AcceptedLoss
 from epochlake.jobs.upkeep.repair import RepairReport
 from epochlake.jobs.views.balancing import BalancePlan
+from epochlake.jobs.views.change_generations import GenerationStatus
 from epochlake.jobs.views.change_streams import StreamStatus
 from epochlake.jobs.views.explanation import Explanation
 from epochlake.jobs.views.features import FeatureRow
@@ -116,6 +117,8 @@ DOCUMENTS: dict[str, Any] = {
     "changes drop": CHANGE,
     "changes read": None,
     "changes streams": list[StreamStatus],
+    "changes generations": list[GenerationStatus],
+    "changes check-and-repair": CHANGE,
     "changes keep-up": StreamUpkeep,
     "changes forget": None,
     "pipeline list": list[d.PipelineRow],

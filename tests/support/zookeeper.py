@@ -49,12 +49,15 @@ OPERATOR = "super:secret"
 class Ensemble:
     """`size` servers, started by the constructor; the members are numbered from 0. Size 1 is a standalone server.
 
-    `changeable`: an ensemble, also of one, whose members can be changed; `beside` more servers follow it, and are no
-    members as long as nobody makes them some.
+    `host`: the address of this machine that they listen on. `changeable`: an ensemble, also of one, whose members can
+    be changed; `beside` more servers follow it, and are no members as long as nobody makes them some.
     """
 
-    def __init__(self, directory: Path, size: int = 3, *, changeable: bool = False, beside: int = 0) -> None:
+    def __init__(
+        self, directory: Path, size: int = 3, host: str = HOST, *, changeable: bool = False, beside: int = 0
+    ) -> None:
         self._directory = directory
+        self._host = host
         self._java = str(require_java())
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._changeable = changeable
@@ -78,12 +81,12 @@ class Ensemble:
 
     @property
     def connect_string(self) -> str:
-        return ",".join(f"{HOST}:{port}" for port in self.ports)
+        return ",".join(f"{self._host}:{port}" for port in self.ports)
 
     def server(self, index: int) -> Server:
         """A member as ZooKeeper writes it."""
         peer, vote = self._peers[index]
-        return parse_server(f"server.{index + 1}={HOST}:{peer}:{vote};{HOST}:{self.ports[index]}")
+        return parse_server(f"server.{index + 1}={self._host}:{peer}:{vote};{self._host}:{self.ports[index]}")
 
     def _add(self, members: Iterable[int]) -> None:
         """Start a server that is no member yet and knows those. It serves when it follows their leader."""
@@ -133,7 +136,7 @@ class Ensemble:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             for index in self._processes:
-                answer = four_letter_command(HOST, self.ports[index], b"srvr")
+                answer = four_letter_command(self._host, self.ports[index], b"srvr")
                 if re.search(rb"^Mode: (leader|standalone)$", answer, re.MULTILINE):
                     return index
             time.sleep(0.05)
@@ -141,7 +144,7 @@ class Ensemble:
 
     def wait_serving(self, index: int) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        while not is_serving(HOST, self.ports[index], self._home(index) / "data"):
+        while not is_serving(self._host, self.ports[index], self._home(index) / "data"):
             if self._processes[index].poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"ZooKeeper {index} does not start:\n{self._log(index).read_text()[-2000:]}")
             time.sleep(0.02)
@@ -180,9 +183,11 @@ class Ensemble:
                 "DigestAuthenticationProvider.superDigest": digest_of(OPERATOR),
             }
         else:
-            settings |= {"clientPort": self.ports[index], "clientPortAddress": HOST}
+            settings |= {"clientPort": self.ports[index], "clientPortAddress": self._host}
             if len(self.ports) > 1:
-                settings |= {f"server.{at}": f"{HOST}:{peer}:{vote}" for at, (peer, vote) in enumerate(self._peers, 1)}
+                settings |= {
+                    f"server.{at}": f"{self._host}:{peer}:{vote}" for at, (peer, vote) in enumerate(self._peers, 1)
+                }
         (home / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         if self._changeable:
             named = range(len(self.ports)) if members is None else members
