@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -320,6 +321,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     count = max(6, given.agents)
     seed = random.randrange(10**6) if given.seed is None else given.seed
     print(f"{count} agents, seed {seed}", flush=True)
+    # Whoever ends it leaves no agent and no namespace behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="epochlake-network-", ignore_cleanup_errors=True) as made:
         directory = Path(made)
         try:
