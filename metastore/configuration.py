@@ -61,6 +61,13 @@ class ZooKeeperSettings(msgspec.Struct, frozen=True):
     embedded_linger_seconds: Annotated[
         float, Meta(ge=0, description="How long the embedded server outlives the last process that used it.")
     ] = 5.0
+    operator: Annotated[
+        str,
+        Meta(
+            description="Who may change the servers of the ensemble (`metadata reconfigure --coordination`), as "
+            "`super:password` of its digest scheme: best given by the environment, to that command alone."
+        ),
+    ] = ""
 
 
 class LogSettings(msgspec.Struct, frozen=True):
@@ -289,6 +296,10 @@ KEYS: dict[str, dict[str, Any]] = {
     "": {k: t for k, t in get_type_hints(Configuration, include_extras=True).items() if k not in SECTIONS},
     **{name: get_type_hints(kind, include_extras=True) for name, kind in SECTIONS.items()},
 }
+
+
+NOT_SHOWN = {("zookeeper", "operator")}
+"""(section, key) of what holds a secret, beside the tables of texts."""
 
 
 def given(conf: str | Path | Configuration | None) -> Configuration:
