@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from epochlake.jobs.gate.merging import Merged
     from epochlake.jobs.gate.pipeline import Pipeline
     from epochlake.jobs.views.balancing import BalancePlan
+    from epochlake.jobs.views.change_generations import GenerationStatus
     from epochlake.jobs.views.history import Differences, LogRow
     from epochlake.jobs.views.nodes import NodeStatus
     from epochlake.jobs.views.requests import RequestRow
@@ -327,6 +328,8 @@ class Cluster(Store):
         late: bool = True,
         follow: bool = False,
         before: bool = False,
+        generation: int | None = None,
+        stream: int | None = None,
     ) -> Changes:
         """The changes of a table whose changes are kept (`keep_changes`), in order; iterate over it for batches.
 
@@ -339,6 +342,8 @@ class Cluster(Store):
         With `before` each change has `_before` as well: the row that its key had before it, in the order of the stream;
         null where there was none, and for changes that are late. Where that is older than all changes that are kept, it
         is read from the table as it was, and HistoryNotKept is raised where that is not kept (`keep_history`).
+        With a `generation` and a `stream` of it (`change_generations`) only the changes of that range of tokens are
+        given, from where the generation begins to where it ends.
         docs/changes.md says all of it. Raises Rejected (no-changes), ChangesGone where the position is not kept any
         more, or is of another stream, StorageUnavailable.
         """
@@ -358,7 +363,17 @@ class Cluster(Store):
             late=late,
             follow=follow,
             as_of=as_of if before else None,
+            generation=generation,
+            stream=stream,
         )
+
+    def change_generations(self, table: str) -> Listing[GenerationStatus]:
+        """The generations of streams that the changes of a table are divided into, the oldest first. Raises Rejected
+        where its changes are not kept.
+        """
+        from epochlake.jobs.views.change_generations import generations_of
+
+        return generations_of(self.catch_up(), table)
 
     def changes_position(self, table: str) -> int:
         """Where the changes of a table end now: a scan that begins after this call shows all of them up to there."""

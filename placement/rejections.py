@@ -71,6 +71,7 @@ class Code(StrEnum):
     CANNOT_CANCEL = "cannot-cancel", "the request has gone too far to be cancelled"
     PLAN_NEEDED = "plan-needed", "the request needs a plan of the ranges that change hands"
     REPLICAS_LEFT = "replicas-left", "the node still has replicas"
+    STREAMS_NOT_DIVIDED = "streams-not-divided", "a check of streams ends before each is divided as its table is"
     REPLICATION_NOT_REACHED = "replication-not-reached", "a change of replication ends before the replicas are there"
     REPLICATION_TOO_HIGH = "replication-too-high", "a datacenter has fewer nodes than replicas are asked for"
     TOO_FEW_NODES = "too-few-nodes", "too few nodes would be left for the replicas"

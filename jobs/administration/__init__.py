@@ -27,6 +27,7 @@ from epochlake.jobs.administration.times_to_live import drop_ttl, set_ttl
 from epochlake.jobs.administration.topology_changes import (
     cancel_request,
     change_replication,
+    check_and_repair_cdc_streams,
     decommission,
     move_node,
     pause_request,
@@ -46,6 +47,7 @@ __all__ = [
     "alter_table",
     "cancel_request",
     "change_replication",
+    "check_and_repair_cdc_streams",
     "create_keyspace",
     "create_table",
     "decommission",

@@ -19,6 +19,7 @@ from epochlake.metastore.metadata.events import (
     CancelRequest,
     PauseRequest,
     RequestReplication,
+    RequestStreamCheck,
     RequestTopology,
     ResumeRequest,
 )
@@ -31,6 +32,10 @@ from epochlake.placement.ring.strategies import NETWORK_TOPOLOGY
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
+
+
+STREAMS = "streams"
+"""What a check of the streams of changes is about: those of all tables. No node and no keyspace need be called so."""
 
 
 def decommission(cluster: Cluster, name: str, *, force: bool = False, **options: Unpack[Options]) -> Committed:
@@ -93,6 +98,22 @@ def pause_request(cluster: Cluster, request: str, **options: Unpack[Options]) ->
 def resume_request(cluster: Cluster, request: str, **options: Unpack[Options]) -> Committed:
     """Let the coordinator go on with a paused request."""
     return cluster.commit(RequestResumption(request), **options)
+
+
+def check_and_repair_cdc_streams(cluster: Cluster, **options: Unpack[Options]) -> Committed:
+    """Ask that the streams of all tables that keep their changes are what they should be: divided by the ranges of now,
+    and published. The coordinator does it, and ends the request then.
+    """
+    return cluster.commit(StreamCheck(), **options)
+
+
+class StreamCheck(Change[RequestStreamCheck], frozen=True):
+    """What `check_and_repair_cdc_streams` commits."""
+
+    verb: ClassVar[str] = "check streams"
+
+    def plan(self, metadata: ClusterMetadata, call: Call) -> RequestStreamCheck:
+        return RequestStreamCheck(call.request_id, call.reason)
 
 
 class Decommission(Change[RequestTopology], frozen=True):
@@ -255,6 +276,8 @@ def subjects(metadata: ClusterMetadata, request: TopologyRequest) -> tuple[str, 
     """The names of what a request is about: its node first, then the one that this replaces; or its keyspace."""
     if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
         return (request.keyspace,)
+    if request.kind is RequestKind.CHECK_AND_REPAIR_CDC_STREAMS:
+        return (STREAMS,)
     node = metadata.directory.known[request.node_id]
     if request.kind is RequestKind.REPLACE and node.replaces is not None:
         return (node.name, metadata.directory.known[node.replaces].name)

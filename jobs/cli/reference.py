@@ -29,10 +29,12 @@ from epochlake.jobs.coordinator.coordinator import CoordinatorReport
 from epochlake.jobs.exchange.exporting import Exported
 from epochlake.jobs.upkeep.change_streams import StreamUpkeep
 from epochlake.jobs.upkeep.compaction import CompactionReport
+from epochlake.jobs.upkeep.coordination_members import CoordinationMembers, CoordinationProposed
 from epochlake.jobs.upkeep.log_members import LogMembers, MembersProposed, RootRestored
 from epochlake.jobs.upkeep.lost_epochs import AcceptedLoss
 from epochlake.jobs.upkeep.repair import RepairReport
 from epochlake.jobs.views.balancing import BalancePlan
+from epochlake.jobs.views.change_generations import GenerationStatus
 from epochlake.jobs.views.change_streams import StreamStatus
 from epochlake.jobs.views.explanation import Explanation
 from epochlake.jobs.views.features import FeatureRow
@@ -98,6 +100,7 @@ DOCUMENTS: dict[str, Any] = {
     "log snapshot": CHANGE,
     "metadata describe": LogMembers,
     "metadata reconfigure": LogMembers | MembersProposed,
+    "metadata prepare-server": d.PreparedServer,
     "metadata recover": RootRestored,
     "metadata snapshot": CHANGE,
     "metadata unregister": CHANGE,
@@ -114,6 +117,8 @@ DOCUMENTS: dict[str, Any] = {
     "changes drop": CHANGE,
     "changes read": None,
     "changes streams": list[StreamStatus],
+    "changes generations": list[GenerationStatus],
+    "changes check-and-repair": CHANGE,
     "changes keep-up": StreamUpkeep,
     "changes forget": None,
     "pipeline list": list[d.PipelineRow],
@@ -137,6 +142,12 @@ DOCUMENTS: dict[str, Any] = {
     "demo": None,
 }
 """What each command prints with `--output json`; None: what its own help says."""
+
+OF_COORDINATION: dict[str, Any] = {
+    "metadata describe": CoordinationMembers,
+    "metadata reconfigure": CoordinationMembers | CoordinationProposed,
+}
+"""What these print with --coordination."""
 
 _HEAD = """# The command line
 
@@ -175,6 +186,8 @@ def reference() -> str:
         lines += [f"### {name}", "", (command.help or "").replace("\n\n", "\n").strip(), ""]
         lines += _usage(name, command)
         lines += [f"Prints: {_prints(DOCUMENTS[name])}", ""]
+        if name in OF_COORDINATION:
+            lines += [f"With `--coordination`: {_prints(OF_COORDINATION[name])}", ""]
     lines += ["## Documents", "", "The keys of JSON output, stable: they are added to, never renamed.", ""]
     for kind in _structs():
         lines += _described(kind)
@@ -237,7 +250,7 @@ def _link(kind: type) -> str:
 def _structs() -> list[type[msgspec.Struct]]:
     """All structs that documents are made of, each once, outer ones first."""
     found: dict[type[msgspec.Struct], None] = {}
-    waiting: list[Any] = [d.Changed, d.Planned, *DOCUMENTS.values(), d.ErrorDocument]
+    waiting: list[Any] = [d.Changed, d.Planned, *DOCUMENTS.values(), *OF_COORDINATION.values(), d.ErrorDocument]
     while waiting:
         kind = waiting.pop(0)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):

@@ -11,7 +11,7 @@ one that has had it: the metadata is looked at before each round of the landing,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -134,6 +134,34 @@ class Recording:
             except StorageUnavailable as error:
                 logger.info("a write to %s stays open until its lease ends: %s", self._table.full_name, error)
 
+    def staged_again(self) -> bool:
+        """Say nothing yet, as its rows are staged again; whether it is among those that may land meanwhile.
+
+        While its process lives nobody settles it: what is staged in its place must not land beside it.
+        """
+        if self._now is None:
+            self.failed()
+            return False
+        self._forget_ready()
+        return True
+
+    def goes_on_with(self, file_ids: Collection[str]) -> None:
+        """Only these of its files may land from now on: nothing of the others is live, and they are staged anew.
+
+        Raises StorageUnavailable, before anything is staged in their place.
+        """
+        if self._now is not None:
+            intents, intent = Intents(self._cluster.storage, self._now.index), self._now.intent
+            left = tuple(staged for staged in intent.files if staged.file.file_id in file_ids)
+            self._now = PutIntent(self._now.index, intents.narrow(intent, left))
+
+    def replaced(self) -> None:
+        """Forget it: its rows are in the stream as they were staged afterwards. Where the root does not take that, it
+        is settled as one that has lost its writer: its changes are late then, or in the stream already.
+        """
+        if self._now is not None:
+            forget_ahead(self._cluster.storage, self._now)
+
     def _put_anew(self, metadata: ClusterMetadata, index: ChangeIndex) -> PutIntent:
         intent = new_intent(self._write_id, self._files, self._level.value, self._by, self._pipeline_id)
         try:
@@ -178,8 +206,8 @@ def in_background(task: Callable[[], None]) -> None:
 
 
 def forget_ahead(storage: Storage, put: PutIntent) -> None:
-    """Take away the intent of a write of which nothing has been committed. Never raises: else it stays until the lease
-    of its process ends.
+    """Take away the intent of a write of which nothing has been committed, or nothing is missed. Never raises: else it
+    stays until the lease of its process ends.
     """
     with suppress(StorageUnavailable):
         Intents(storage, put.index).take_away(put.intent)

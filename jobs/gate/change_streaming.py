@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.gate.change_before import BEFORE, AsOf, RowsBefore, with_before, with_keys
+from epochlake.jobs.gate.change_parts import StreamPart, end_of, part_of, require_finished
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_readers import Reader, Readers
 from epochlake.jobs.replicas.change_reading import LATE, Wanted, changes_of, gone
@@ -79,6 +80,9 @@ class Changes:
     there next time, and until then nothing is dropped that it needs. With `after` as well it goes on from there,
     whatever it has told. With `as_of`, which reads the table, each change has the row before it. It is for one thread
     at a time.
+
+    With `generation` and `stream` it has the changes of one range of tokens, from where the generation begins to where
+    it ends. `finished`: it has come to that end. It does not follow beyond.
     """
 
     def __init__(
@@ -93,24 +97,35 @@ class Changes:
         late: bool = True,
         follow: bool = False,
         as_of: AsOf | None = None,
+        generation: int | None = None,
+        stream: int | None = None,
     ) -> None:
-        stream = open_stream(cluster, cluster.catch_up(), table)
+        metadata = cluster.catch_up()
+        opened = open_stream(cluster, metadata, table)
         self._cluster = cluster
-        self._stream = stream
-        self._index = stream.index
+        self._stream = opened
+        self._index = opened.index
+        self._part: StreamPart | None = None
+        self.finished = False
+        if generation is not None or stream is not None:
+            kept = metadata.change_streams.by_table[opened.table.table_id]
+            self._part = part_of(opened.index, kept, table, generation, stream)
         self._readers = Readers(cluster.storage, self._index)
         self._reader = reader
         self._late = late
         self._follow = follow
         known = None if reader is None else self._readers.of(reader)
         if isinstance(after, str):
-            after = _position_of(after, stream)
+            after = _position_of(after, opened)
         if after is None and known is not None:
             require_same(self._index, known)
+            if self._part is not None:
+                require_finished(known, self._part)
             after = known.position
-        self.position = stream.first if after is None else after
+        first = opened.first if self._part is None else max(opened.first, self._part.first)
+        self.position = first if after is None else after if self._part is None else max(after, self._part.first)
         tail = self._index.tail().position
-        if self.position < stream.first:
+        if self.position < opened.first:
             raise gone(self._index)
         if self.position > tail:
             raise ChangesGone(
@@ -122,15 +137,15 @@ class Changes:
                 hint=f"Give a position from {self.position} to {tail}",
             )
         self.up_to = tail if up_to is None and not follow else up_to
-        asked = question(stream.table, columns).asked.schema
-        self._wanted = Wanted(stream.table, asked)
+        asked = question(opened.table, columns).asked.schema
+        within = None if self._part is None else [self._part.within]
+        self._wanted = Wanted(opened.table, asked, within)
         self.schema = self._wanted.batch_schema
         self._before: RowsBefore | None = None
         if as_of is not None:
-            before = self._before = RowsBefore(cluster.storage, self._index, stream.table, asked.names, as_of)
-            self._wanted = Wanted(
-                stream.table, question(stream.table, with_keys(stream.table, asked.names)).asked.schema
-            )
+            before = self._before = RowsBefore(cluster.storage, self._index, opened.table, asked.names, as_of, within)
+            names = with_keys(opened.table, asked.names)
+            self._wanted = Wanted(opened.table, question(opened.table, names).asked.schema, within)
             self.schema = self.schema.append(pa.field(BEFORE, before.type))
         self._write_id = written_at(self._index, self.position)
         if reader is not None and (known is None or known.position != self.position):
@@ -146,6 +161,9 @@ class Changes:
             end = self._index.tail().position if self.up_to is None else self.up_to
             # The root may have gone back meanwhile, and other writes have come to these positions.
             require_same(self._index, Reader(self._reader or "without a name", self.position, self._write_id, 0))
+            over = self._end_of_part(end)
+            if over is not None:
+                end = min(end, over)
             for entry in self._index.entries(self.position, end):
                 for batch in changes_of(self._cluster.storage, self._index, entry, self._wanted):
                     kept = batch if self._late else batch.filter(pc.invert(batch.column(LATE)))
@@ -156,11 +174,25 @@ class Changes:
                 self.position, self._write_id = entry.position, entry.write_id
             if end > self.position:
                 self.position, self._write_id = end, written_at(self._index, end)
+            if over is not None and self.position >= over:
+                self.finished = True
+                return
             if ended:
                 raise _not_kept(self._stream.table.full_name)
             if not self._follow or self.up_to is not None:
                 return
             time.sleep(FOLLOW_SECONDS)
+
+    def _end_of_part(self, up_to: int) -> int | None:
+        """Where the generation ends that is read, if it does up to this position, which the index has."""
+        if self._part is None:
+            return None
+        # Only now: whatever is marked up to there is in the log by now.
+        metadata = self._cluster.catch_up()
+        if not is_on(metadata, self._stream):
+            raise _not_kept(self._stream.table.full_name)
+        kept = metadata.change_streams.by_table[self._stream.table.table_id]
+        return end_of(self._index, kept, self._part.generation, up_to)
 
     @property
     def bookmark(self) -> str:

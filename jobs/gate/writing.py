@@ -108,6 +108,8 @@ class Writing:
         self._name = name
         self._versions = 0
         self._ahead: PutIntent | None = None
+        self._tried: list[Recording] | None = None
+        """Of the write that is going on: its recordings whose rows were staged again."""
         self._judged: Known = frozenset()
         """The checks that rows were judged by when they were staged last."""
         self._computed = Computed()
@@ -130,16 +132,30 @@ class Writing:
         InvalidRequest, ConsistencyNotReached, Rejected (batch-used).
         """
         overtaken: TooEarly | StagedBefore | None = None
-        for left in reversed(range(TRIES)):
-            try:
-                return self._write(rows, table, level, batch, deleted=deleted, changes=changes, overtaken=overtaken)
-            except (TooEarly, StagedBefore) as error:
-                # The stream of the table's changes began meanwhile, or it got a generated column. Rows at a later time
-                # take the place of those.
-                if not left:
-                    raise
-                overtaken = error
-        raise AssertionError
+        tried = self._tried = []
+        try:
+            for left in reversed(range(TRIES)):
+                try:
+                    written = self._write(
+                        rows, table, level, batch, deleted=deleted, changes=changes, overtaken=overtaken
+                    )
+                except (TooEarly, StagedBefore) as error:
+                    # The stream of the table's changes began meanwhile, or it got a generated column. Rows at a later
+                    # time take the place of those.
+                    if not left:
+                        raise
+                    overtaken = error
+                else:
+                    for recording in tried:
+                        recording.replaced()
+                    return written
+            raise AssertionError
+        except Exception:
+            for recording in tried:
+                recording.failed()
+            raise
+        finally:
+            self._tried = None
 
     def _write(
         self,
@@ -209,6 +225,7 @@ class Writing:
             located = _again(located, opened, failed)
         if located.lost:
             self.require_answers(table, level, located)
+            self._go_on_without(located)
             again = rows.within(located.lost)
             staged = self._stage(again, table, level, opened, deleted, located.lost, columns=columns)
             decision = batches.decide(
@@ -248,6 +265,7 @@ class Writing:
     ) -> Written:
         """Land what is live somewhere of a batch without a name as it is, and the rest staged anew."""
         self.require_answers(table, level, located)
+        self._go_on_without(located)
         there = tuple(one for one in located.files if one.file.window not in located.lost)
         staged = [*there]
         if located.lost:
@@ -255,6 +273,12 @@ class Writing:
         located = msgspec.structs.replace(located, files=tuple(staged))
         computed = msgspec.structs.replace(self._computed, there=frozenset(one.file.file_id for one in there))
         return self.land(table, staged, level, located, opened=opened, known=Known(), computed=computed)
+
+    def _go_on_without(self, located: batches.Located) -> None:
+        """Let what is staged anew not land as it was staged before, whoever settles it."""
+        there = {one.file.file_id for one in located.files if one.file.window not in located.lost}
+        for recording in self._tried or ():
+            recording.goes_on_with(there)
 
     def knows_rules_of(self, table: Table) -> bool:
         """Whether what was staged last has all that a table generates, and was judged by its checks, as the log has it
@@ -318,8 +342,11 @@ class Writing:
         try:
             landed = phase.land()
             recording.landed(planning.metadata, landed.epoch)
-        except Exception:
-            recording.failed()
+        except Exception as error:
+            if isinstance(error, StagedBefore) and self._tried is not None and recording.staged_again():
+                self._tried.append(recording)
+            else:
+                recording.failed()
             raise
         placements = planning.metadata.placements(table.table_id)
         warning = crowded(table.full_name, placements, staged, opened.values()) if opened else None

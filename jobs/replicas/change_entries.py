@@ -18,6 +18,9 @@ TAG = "epochlake.change"
 BEGUN = "epochlake-begun"
 """The transaction by which the stream begins: its version is the newest time of writing of all rows from before."""
 
+GENERATION = "epochlake-generation"
+"""The transaction by which a generation of the streams begins: its version is the number of the generation."""
+
 DATA = "data"
 
 
@@ -150,6 +153,14 @@ def mark_in(actions: Sequence[Action]) -> int | None:
     """The newest time before the stream, where these actions begin it."""
     marks = [txn["version"] for action in actions if (txn := _mapping(action.get("txn"))) and txn["appId"] == BEGUN]
     return int(marks[0]) if marks else None
+
+
+def generation_in(actions: Sequence[Action]) -> int | None:
+    """The number of the generation that these actions begin; None where they begin none."""
+    marks = (
+        txn["version"] for action in actions if (txn := _mapping(action.get("txn"))) and txn["appId"] == GENERATION
+    )
+    return next(map(int, marks), None)
 
 
 def removed(file: DataFile) -> Action:

@@ -27,12 +27,14 @@ from deltalake import DeltaTable
 from epochlake.jobs.replicas.change_entries import (
     BEGUN,
     DATA,
+    GENERATION,
     Begun,
     ChangeEntry,
     Said,
     Totals,
     added,
     entry_of,
+    generation_in,
     mark_in,
     removed,
 )
@@ -271,6 +273,29 @@ class ChangeIndex:
             marks = ((at, mark_in(self._actions(at))) for at in range(1, last + 1) if self.entry(at) is None)
             self._begun = next((Begun(at, newest) for at, newest in marks if newest is not None), None)
         return self._begun
+
+    def mark_generation(self, number: int, after: int) -> int:
+        """Let a generation of the streams begin here, once; the position after which its changes come.
+
+        After the position `after` nobody has marked it yet or somebody has, and before it nobody could.
+        """
+        for _ in attempts():
+            tail = self.tail().position
+            found = self.generation_mark(number, after, tail)
+            if found is not None:
+                return found
+            mark: Action = {"txn": {"appId": GENERATION, "version": number}}
+            delta_commits.put_commit(self._storage, self.uri, tail + 1, "GENERATION", [mark])
+        raise self._contended()
+
+    def generation_mark(self, number: int, after: int, up_to: int) -> int | None:
+        """Where a generation begins, after one position and up to another one that is no later than the tail; None
+        where it does not.
+        """
+        for position in range(after + 1, up_to + 1):
+            if self.entry(position) is None and generation_in(self._actions(position)) == number:
+                return position
+        return None
 
     def entries(self, after: int, up_to: int) -> Iterator[ChangeEntry]:
         """The entries after a position, up to another one, which is no later than the tail."""

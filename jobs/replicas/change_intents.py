@@ -99,6 +99,12 @@ class Intents:
         """Say that its writer goes on no more, so that others need not wait to find out."""
         self._storage.replace_bytes(self._uri(intent), stamped(_ended(intent)))
 
+    def narrow(self, intent: Intent, files: Sequence[StagedFile]) -> Intent:
+        """Say that only these files of it may land any more; the intent as it is now."""
+        narrowed = msgspec.structs.replace(intent, files=tuple(files))
+        self._storage.replace_bytes(self._uri(intent), stamped(narrowed))
+        return narrowed
+
     def take_away(self, intent: Intent) -> None:
         """Forget it: the write is in the index, or can land no more."""
         self._storage.delete_file(self._uri(intent))

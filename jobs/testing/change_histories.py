@@ -14,9 +14,12 @@ import msgspec
 from epochlake.jobs.administration.change_streams import keep_changes
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.replicas.change_index import ChangesGone
+from epochlake.jobs.testing.disk import ACCESS_SECONDS
+from epochlake.jobs.testing.nemesis import FOLLOWING
 from epochlake.jobs.testing.rows import TABLE
 from epochlake.jobs.testing.scenario import Settings
 from epochlake.jobs.upkeep.change_streams import keep_up
+from epochlake.jobs.views.change_streams import stream_statuses
 
 if TYPE_CHECKING:
     from epochlake.jobs.testing.row_checkers import Access
@@ -24,6 +27,11 @@ if TYPE_CHECKING:
 
 SHORT_SECONDS = 4.0
 """For how long changes are kept in histories in which they go: followers have to keep up, or begin again."""
+
+HELD_SECONDS = 1e6
+"""For so long they are kept at most for followers that have not read them, where all others go at once: for longer than
+clocks go wrong.
+"""
 
 
 class Change(NamedTuple):
@@ -58,6 +66,64 @@ class Follower(msgspec.Struct):
     restarted: list[int] = []
 
 
+class PartReaders:
+    """Readers of single streams, one for each of a generation, and of the next one when all of them have finished.
+
+    What they keep is their own, whoever of their processes is killed. `given`: all changes, by generation and in the
+    order in which they were dealt with; `began_again`: what they needed was dropped.
+    """
+
+    def __init__(self) -> None:
+        self.given: list[tuple[int, Change]] = []
+        self.began_again = False
+        self.generation = 1
+        self._positions: dict[int, int] = {}
+        self._finished: set[int] = set()
+        self._turn = 0
+
+    def read_some(self, cluster: Cluster) -> None:
+        """Let the reader whose turn it is read what there is for it."""
+        left = self._left(cluster)
+        self._turn += 1
+        for stream in left[self._turn % max(len(left), 1) :][:1]:
+            self._read(cluster, stream)
+
+    def read_rest(self, cluster: Cluster) -> None:
+        """Let all of them read what there is, generation by generation."""
+        done = 0
+        while done != self.generation and not self.began_again:
+            done = self.generation
+            for stream in self._left(cluster):
+                self._read(cluster, stream)
+            self._left(cluster)
+
+    def _left(self, cluster: Cluster) -> list[int]:
+        """The streams of the generation that is read which have not ended; where all have, of the next one."""
+        known = {one.generation: one for one in cluster.change_generations(TABLE) if one.begins is not None}
+        mine = known.get(self.generation)
+        if mine is not None and len(self._finished) == len(mine.streams):
+            self.generation, self._positions, self._finished = self.generation + 1, {}, set()
+            mine = known.get(self.generation)
+        self.began_again = self.began_again or (bool(known) and self.generation < min(known))
+        if mine is None or self.began_again:
+            return []
+        return [one.stream for one in mine.streams if one.stream not in self._finished]
+
+    def _read(self, cluster: Cluster, stream: int) -> None:
+        try:
+            changes = cluster.changes(
+                TABLE, after=self._positions.get(stream), generation=self.generation, stream=stream
+            )
+            news = [_change(row) for batch in changes for row in batch.to_pylist()]
+        except ChangesGone:
+            self.began_again = True
+            return
+        self.given += [(self.generation, change) for change in news]
+        self._positions[stream] = changes.position
+        if changes.finished:
+            self._finished.add(stream)
+
+
 class ChangeFollowers:
     """All followers of a history, and how far they came when."""
 
@@ -67,13 +133,22 @@ class ChangeFollowers:
         self._world = world
         self._followers: dict[str, Follower] = {}
         self.passes: list[Pass] = []
+        self.parts = PartReaders()
 
-    def begin(self, cluster: Cluster, *, short: bool) -> None:
-        """Let the table's changes be kept, as nothing goes wrong yet."""
-        if short:
-            keep_changes(cluster, TABLE, retention_seconds=0.0, limit_seconds=SHORT_SECONDS)
-        else:
-            keep_changes(cluster, TABLE)
+    def begin(self, cluster: Cluster, changes: str, names: Iterable[str]) -> None:
+        """Let the table's changes be kept, as nothing goes wrong yet. `names`: of those who will follow them, for whom
+        all are kept from now on where they are "held".
+        """
+        match changes:
+            case "short":
+                keep_changes(cluster, TABLE, retention_seconds=0.0, limit_seconds=SHORT_SECONDS)
+            case "held":
+                keep_changes(cluster, TABLE, retention_seconds=0.0, limit_seconds=HELD_SECONDS)
+                for name in names:
+                    position = cluster.changes(TABLE, reader=name).position
+                    self._followers[name] = Follower(name, position, given=[], restarted=[])
+            case _:
+                keep_changes(cluster, TABLE)
 
     def follow(self, cluster: Cluster, name: str) -> None:
         """Read what there is after what was dealt with, and tell so now and then, as somebody does who may die."""
@@ -87,9 +162,12 @@ class ChangeFollowers:
                 self.given(cluster, news)
                 pending += news
                 _deal_with(follower, pending, changes.position)
+                self._world.scheduler.access(FOLLOWING, ACCESS_SECONDS)
+                self._world.scheduler.meet(self._world.scheduler.current.process, FOLLOWING)
             _deal_with(follower, pending, changes.position)
             self.passes.append(Pass(name, began, self._world.scheduler.steps, changes.position))
             changes.commit()
+            self.parts.read_some(cluster)
         except ChangesGone as gone:
             follower.position = gone.position
             follower.restarted.append(gone.position)
@@ -107,13 +185,32 @@ class ChangeFollowers:
         """The stream as it is when nothing goes on and reads show `shown`, and what followers were given of it."""
         for follower in self.all:
             self.follow(cluster, follower.name)
-        whole = self.everything(cluster)
+        # Where changes go as soon as all followers have them, they are what is left of the stream.
+        held = settings.changes == "held" and self.all
+        whole = self.all[0].given if held else self.everything(cluster)
         short = settings.changes == "short"
-        return StreamHistory(whole, self.all, self.passes, shown, settings.append_only, in_time, short)
+        told = [] if held else _told_otherwise(cluster, whole)
+        self.parts.read_rest(cluster)
+        parts = None if held else tuple(self.parts.given)  # nothing is kept for who has no name
+        return StreamHistory(whole, self.all, self.passes, shown, settings.append_only, in_time, short, told, parts)
 
     @property
     def all(self) -> list[Follower]:
         return list(self._followers.values())
+
+
+def _told_otherwise(cluster: Cluster, stream: Sequence[Change]) -> list[str]:
+    """What operators are told of the stream as it is at rest, and readers are not given."""
+    [status] = stream_statuses(cluster, cluster.catch_up())
+    found = []
+    if status.rows != len(stream):
+        found.append(f"the stream is said to have {status.rows} rows, and readers are given {len(stream)}")
+    positions = {change.position for change in stream}
+    for reader in status.readers:
+        behind = sum(position > reader.position for position in positions)
+        if not reader.gone and reader.behind != behind:
+            found.append(f"reader {reader.name} is said to be {reader.behind} writes behind, and is given {behind}")
+    return found
 
 
 def settled(cluster: Cluster) -> list[str]:
@@ -140,7 +237,8 @@ def _change(row: dict[str, object]) -> Change:
 class StreamHistory(NamedTuple):
     """What followers of a history were given. `stream`: what is there at rest, from the beginning unless `short`.
 
-    `at_rest`: the rows that a read shows then, all notes of each key.
+    `at_rest`: the rows that a read shows then, all notes of each key. `told`: what is said of it that is not so.
+    `parts`: what readers of streams were given, each change with its generation; None where there were none.
     """
 
     stream: Sequence[Change]
@@ -150,18 +248,21 @@ class StreamHistory(NamedTuple):
     append_only: bool
     in_time: bool
     short: bool
+    told: Sequence[str] = ()
+    parts: Sequence[tuple[int, Change]] | None = None
 
 
 def violations(history: StreamHistory, writes: Sequence[Access], lossy: Sequence[Access] = ()) -> list[str]:
     """What does not hold of a stream; empty when all of it does. `lossy`: writes that one replica may have had alone,
     where storage was lost for good.
     """
-    found = []
+    found = list(history.told)
     if not history.short:
         found += _not_once(history.stream, writes)
         found += _not_in_time(history, writes)
         found += _ends_elsewhere(history, lossy)
     found += _out_of_order(history.stream) if not history.append_only else []
+    found += _parted_otherwise(history)
     known = Counter(history.stream)
     for follower in history.followers:
         found += _given_otherwise(follower, history, known)
@@ -310,6 +411,22 @@ def _given_otherwise(follower: Follower, history: StreamHistory, known: Counter[
         expected = Counter(_up_to(known, until))
         found += [f"{follower.name} was not given {change}" for change in (expected - given)]
         found += [f"{follower.name} was given {change}, which is not in the stream" for change in (given - expected)]
+    return found
+
+
+def _parted_otherwise(history: StreamHistory) -> list[str]:
+    """Readers of single streams are given what the whole stream has, once, and changes of a key in its order."""
+    if history.parts is None or history.short:
+        return []
+    given, known = Counter(change for _, change in history.parts), Counter(history.stream)
+    found = [f"readers of single streams were not given {change}" for change in known - given]
+    found += [f"readers of single streams were given {change} besides" for change in given - known]
+    newest: dict[int, tuple[int, int]] = {}
+    for generation, change in history.parts:
+        place = generation, change.position
+        if place < newest.get(change.key, place):
+            found.append(f"readers of single streams were given {change} after a later one of its key")
+        newest[change.key] = place
     return found
 
 

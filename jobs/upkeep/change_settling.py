@@ -18,11 +18,12 @@ import uuid
 from typing import TYPE_CHECKING
 
 import msgspec
-from epochlake.jobs.gate.batches import Live, Located, locate
+from epochlake.jobs.gate.batches import Live, Located, decided, locate
 from epochlake.jobs.gate.planning import HybridClock, Planning
 from epochlake.jobs.gate.writing import Writing
 from epochlake.jobs.replicas.change_index import ChangeIndex
 from epochlake.jobs.replicas.change_intents import Intent, Intents, PutIntent
+from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import ReplicaSnapshot, require_replica
 from epochlake.jobs.replicas.sealing import require_intact
@@ -78,6 +79,11 @@ def _settle(cluster: Store, stream: ChangeStream, index: ChangeIndex, intent: In
     if table is None:
         return None  # dropped meanwhile: should it be restored, its rows are there again
     intents = Intents(cluster.storage, index)
+    intent, replaced = _without_replaced(cluster, intent)
+    if not intent.files:
+        intents.take_away(intent)
+        intents.forget_files(index.without_entry(replaced))
+        return False
     opened, failed = planning.open_for_write(table)
     files = [staged for staged in intent.files if staged.file.rows]
     live = _live(cluster, table, files, opened)
@@ -101,6 +107,17 @@ def _settle(cluster: Store, stream: ChangeStream, index: ChangeIndex, intent: In
     put = PutIntent(index, intent)
     writing.land(table, located.files, ConsistencyLevel.QUORUM, located, write_id=intent.write_id, put=put)
     return True
+
+
+def _without_replaced(cluster: Store, intent: Intent) -> tuple[Intent, list[DataFile]]:
+    """An intent without those of its files that a later try of the named batch has staged anew, and these."""
+    decision = decided(cluster.storage, cluster.root.batches, intent.write_id)
+    if not decision.generations:
+        return intent, []
+    counting = {staged.file.file_id for staged in decision.files}
+    left = tuple(staged for staged in intent.files if staged.file.file_id in counting)
+    replaced = [staged.file for staged in intent.files if staged.file.file_id not in counting]
+    return msgspec.structs.replace(intent, files=left), replaced
 
 
 def _append(index: ChangeIndex, intents: Intents, intent: Intent) -> bool:

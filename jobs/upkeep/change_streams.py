@@ -19,6 +19,7 @@ from epochlake.jobs.gate.planning import HybridClock, Planning
 from epochlake.jobs.gate.writing import Writing
 from epochlake.jobs.replicas.change_entries import Begun
 from epochlake.jobs.replicas.opening import open_all
+from epochlake.jobs.upkeep.change_generations import keep_divided
 from epochlake.jobs.upkeep.change_retention import drop_old
 from epochlake.jobs.upkeep.change_settling import settle
 from epochlake.metastore.errors import Rejected, WaitTimeout
@@ -26,6 +27,7 @@ from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.components.change_streams import ChangeStream
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.placement.consistency import BarrierLevel, ConsistencyLevel, majority
+from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.rejections import Code
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ logger = logging.getLogger(__name__)
 
 class StreamUpkeep(msgspec.Struct, frozen=True):
     """What was done for one stream. `settled`: writes that were brought into it; `forgotten`: that can land no more;
-    `open`: that may still land. `dropped`: entries that are kept no longer, of `size` bytes.
+    `open`: that may still land. `dropped`: entries that are kept no longer, of `size` bytes. `generation`: the number
+    of the one that was committed, 0 without one.
     """
 
     table: str
@@ -46,10 +49,14 @@ class StreamUpkeep(msgspec.Struct, frozen=True):
     open: int = 0
     dropped: int = 0
     size: int = 0
+    generation: int = 0
 
 
 def keep_up(cluster: Store, stream: ChangeStream) -> StreamUpkeep:
-    """Begin a stream that has not begun, settle its writes, and drop what is over. Raises StorageUnavailable."""
+    """Begin a stream that has not begun, divide it as its table is divided, settle its writes, and drop what is over.
+
+    Raises StorageUnavailable.
+    """
     table = _table_of(cluster.catch_up(), stream)
     try:
         begin(cluster, stream)
@@ -58,7 +65,13 @@ def keep_up(cluster: Store, stream: ChangeStream) -> StreamUpkeep:
         return StreamUpkeep(table.full_name, begun=False)
     settled, forgotten, left = settle(cluster, stream)
     dropped, size = drop_old(cluster, stream)
-    return StreamUpkeep(table.full_name, True, settled, forgotten, left, dropped, size)
+    generation = 0
+    try:
+        generation = max(keep_divided(cluster, stream).committed, default=0)
+    except EpochlakeError as error:
+        # Nobody waits for it: until it is made readers go on with the generation of before.
+        logger.warning("the changes of %s were not divided anew: %s", table.full_name, error)
+    return StreamUpkeep(table.full_name, True, settled, forgotten, left, dropped, size, generation)
 
 
 def begin(cluster: Store, stream: ChangeStream) -> Begun:

@@ -38,6 +38,7 @@ class StreamStatus(Shown, msgspec.Struct, frozen=True):
     `kept_for`: what holds back the oldest write that is kept: the retention, a reader, a write that may still land, or
     a coordinator that has not come yet; empty where none is kept. `oldest_at`: when that one was acknowledged,
     seconds since 1970, null without one. `obstacle`: why the root could not be asked; the rest is as empty then.
+    `generation`: the one that was committed last, of so many `streams`; 0 without one.
     """
 
     table: str
@@ -55,6 +56,8 @@ class StreamStatus(Shown, msgspec.Struct, frozen=True):
     kept_for: str = ""
     oldest_at: float | None = None
     obstacle: str | None = None
+    generation: int = 0
+    streams: int = 0
 
 
 def stream_statuses(cluster: Store, metadata: ClusterMetadata) -> Listing[StreamStatus]:
@@ -102,6 +105,8 @@ def _status(cluster: Store, name: str, stream: ChangeStream) -> StreamStatus:
         readers=tuple(readers),
         kept_for="" if first is None else _kept_for(what_is_over(cluster, stream)),
         oldest_at=None if first is None else first.at / 1_000_000,
+        generation=0 if stream.generation is None else stream.generation.number,
+        streams=0 if stream.generation is None else stream.generation.streams,
     )
 
 

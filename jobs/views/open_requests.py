@@ -16,8 +16,9 @@ from epochlake.jobs.views.ways_out import ways_out
 from epochlake.metastore.errors import LogUnreadable, Rejected
 from epochlake.metastore.following.history import entries, metadata_at
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.events import StartRequest
+from epochlake.metastore.metadata.events import FinishRequest, StartRequest
 from epochlake.metastore.metadata.events.nodes import volumes_given_up
+from epochlake.metastore.metadata.events.operations import NO_NODE
 from epochlake.metastore.metadata.model import RequestKind, RequestState, TopologyRequest, VolumeId
 from epochlake.metastore.metadata.replication import ring_keyspaces
 from epochlake.metastore.metadata.ring_state import operation_of_request
@@ -85,7 +86,7 @@ def request_status(
     return RequestStatus(
         request_id=request.request_id,
         kind=request.kind.value,
-        node="" if request.kind is RequestKind.KEYSPACE_RF_CHANGE else subjects(metadata, request)[0],
+        node="" if request.node_id == NO_NODE else subjects(metadata, request)[0],
         keyspace=request.keyspace,
         state=request.state.value,
         paused=request.paused,
@@ -102,7 +103,7 @@ def request_status(
 
 def _given_up(metadata: ClusterMetadata, request: TopologyRequest) -> set[VolumeId]:
     """The volumes whose tablets are to move away before the request ends."""
-    if request.kind is RequestKind.KEYSPACE_RF_CHANGE or request.state is RequestState.CANCELLING:
+    if request.node_id == NO_NODE or request.state is RequestState.CANCELLING:
         return set()
     return volumes_given_up(metadata, request)
 
@@ -142,6 +143,8 @@ def _obstacles(
             f"the request is paused ({request.detail or 'no reason given'}): run "
             f"`epochlake request resume {request.request_id}`"
         )
+    if request.kind is RequestKind.CHECK_AND_REPAIR_CDC_STREAMS:
+        return [*found, *_before_its_end(metadata, request)]
     if request.state is RequestState.PENDING or _between_operations(metadata, request):
         return [*found, *_before_its_start(cluster, metadata, request)]
     if loads is None:
@@ -169,6 +172,15 @@ def _between_operations(metadata: ClusterMetadata, request: TopologyRequest) -> 
         and operation_of_request(metadata, request.request_id) is None
         and bool(replication_left(metadata, request))
     )
+
+
+def _before_its_end(metadata: ClusterMetadata, request: TopologyRequest) -> list[str]:
+    """Why a request cannot end now."""
+    try:
+        FinishRequest(request.request_id).check(metadata)
+    except Rejected as rejected:
+        return [rejected.text]
+    return []
 
 
 def _before_its_start(cluster: Cluster, metadata: ClusterMetadata, request: TopologyRequest) -> list[str]:

@@ -162,6 +162,8 @@ def _to(tokens: Sequence[int]) -> str:
 def _named(metadata: ClusterMetadata, request: TopologyRequest) -> str:
     if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
         return f"the change of replication of keyspace {request.keyspace}"
+    if request.kind is RequestKind.CHECK_AND_REPAIR_CDC_STREAMS:
+        return "the check of the streams of changes"
     return f"{request.kind} of node {metadata.directory.known[request.node_id].name}"
 
 

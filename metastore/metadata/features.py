@@ -34,6 +34,7 @@ STRUCT_FIELDS = "struct-fields"
 GENERATED_COLUMNS = "generated-columns"
 TABLET_DATACENTERS = "tablet-datacenters"
 UNREGISTERED_NODES = "unregistered-nodes"
+CHANGE_GENERATIONS = "change-generations"
 
 FEATURES = (
     Feature(ANNOUNCEMENTS, "agents say in the log which version of the product runs on their node", 7),
@@ -49,6 +50,7 @@ FEATURES = (
     Feature(GENERATED_COLUMNS, "columns are computed of others of the same row", 7),
     Feature(TABLET_DATACENTERS, "keyspaces on tablets get and give up datacenters", 7),
     Feature(UNREGISTERED_NODES, "nodes that have left are taken out of the metadata", 7),
+    Feature(CHANGE_GENERATIONS, "changes of tables are divided into generations of streams", 7),
 )
 
 SUPPORTED = tuple(feature.name for feature in FEATURES)

@@ -19,7 +19,10 @@ TabletKey = tuple[TableId, int]
 
 
 class RequestKind(StrEnum):
-    """Topology requests, by the names of seed 000; `move` is seed 002's. Only `keyspace_rf_change` names no node."""
+    """Topology requests, by the names of seed 000; `move` is seed 002's.
+
+    `keyspace_rf_change` and `check_and_repair_cdc_streams` name no node. The second one is global: it names nothing.
+    """
 
     JOIN = "join"
     LEAVE = "leave"
@@ -28,6 +31,7 @@ class RequestKind(StrEnum):
     REBUILD = "rebuild"
     MOVE = "move"
     KEYSPACE_RF_CHANGE = "keyspace_rf_change"
+    CHECK_AND_REPAIR_CDC_STREAMS = "check_and_repair_cdc_streams"
 
 
 class RequestState(StrEnum):

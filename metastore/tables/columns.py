@@ -87,6 +87,13 @@ STREAM_ID = "stream_id"
 RETENTION_SECONDS = "retention_seconds"
 LIMIT_SECONDS = "limit_seconds"
 SINCE_EPOCH = "since_epoch"
+CHANGE_GENERATION = "generation"
+GENERATED_AT = "generated_at"
+STREAMS = "streams"
+STREAM = "stream"
+POSITION = "position"
+FIRST_TOKEN = "first_token"
+LAST_TOKEN = "last_token"
 PRODUCT_VERSION = "product_version"
 SUPPORTED_FEATURES = "supported_features"
 UPGRADE_STATE = "upgrade_state"
@@ -321,8 +328,12 @@ FEATURES_SCHEMA = pa.schema(
 REQUESTS_SCHEMA = pa.schema(
     [
         _field(REQUEST_ID, TEXT, "id"),
-        _field(KIND, TEXT, "join, leave, replace, remove, rebuild, move or keyspace_rf_change"),
-        _maybe(NODE_ID, INT, "number of the node that it is about; null when it is about a keyspace"),
+        _field(
+            KIND,
+            TEXT,
+            "join, leave, replace, remove, rebuild or move of a node; keyspace_rf_change, check_and_repair_cdc_streams",
+        ),
+        _maybe(NODE_ID, INT, "number of the node that it is about; null when it is about none"),
         _maybe(NODE, TEXT, "name of that node"),
         _maybe(KEYSPACE, TEXT, "the keyspace that it is about"),
         _field(STATE, TEXT, "pending, running, cancelling, done, failed or cancelled"),
@@ -348,6 +359,28 @@ CHANGE_STREAMS_SCHEMA = pa.schema(
         _field(LIMIT_SECONDS, pa.float64(), "for how long a change is kept for a named reader that has not read it"),
         _field(SINCE_EPOCH, LONG, "the epoch that began the stream"),
         _CHANGED,
+    ]
+)
+CHANGE_GENERATIONS_SCHEMA = pa.schema(
+    [
+        _field(TABLE_ID, TEXT, "id of the table"),
+        _field(TABLE, TEXT, "keyspace.table"),
+        _field(STREAM_ID, TEXT, "names the index of changes that is divided"),
+        _field(CHANGE_GENERATION, INT, "number of the generation: 1, 2, 3 … for each index"),
+        _field(GENERATED_AT, pa.timestamp("us", "UTC"), "its timestamp: when it was committed"),
+        _field(SINCE_EPOCH, LONG, "the epoch that committed it"),
+        _field(STREAMS, INT, "how many streams it has, each a range of tokens"),
+        _maybe(POSITION, LONG, "its changes come after this position; null until it is published"),
+    ]
+)
+CHANGE_RANGES_SCHEMA = pa.schema(
+    [
+        _field(TABLE_ID, TEXT, "id of the table"),
+        _field(TABLE, TEXT, "keyspace.table"),
+        _field(CHANGE_GENERATION, INT, "number of the generation"),
+        _field(STREAM, INT, "number of the stream in it: 0, 1, 2 …"),
+        _field(FIRST_TOKEN, LONG, "its first token"),
+        _field(LAST_TOKEN, LONG, "its last token, which belongs to it"),
     ]
 )
 CHANGES_SCHEMA = pa.schema(

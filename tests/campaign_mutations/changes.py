@@ -9,10 +9,19 @@ INDEX = "jobs/replicas/change_index.py"
 READING = "jobs/replicas/change_reading.py"
 STREAMING = "jobs/gate/change_streaming.py"
 SETTLING = "jobs/upkeep/change_settling.py"
+PARTS = "jobs/gate/change_parts.py"
 RETENTION = "jobs/upkeep/change_retention.py"
 WRITING = "jobs/gate/writing.py"
 
 MUTATIONS = (
+    Mutation(
+        "readers of a generation go on where the next one has begun",
+        "128: a generation ends where the next one begins, whether that is published or not",
+        PARTS,
+        "        if later.number == generation + 1:\n",
+        "        if later.number == generation + 2:\n",
+        ROWS,
+    ),
     Mutation(
         "a write is not appended to the index of changes",
         "070: a write of a table with a stream is in the index before it is told that it has succeeded",

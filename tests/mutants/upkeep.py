@@ -23,6 +23,27 @@ MUTANTS = (
         ("tests/unit/jobs/test_change_streams_attacked.py",),
     ),
     Mutant(
+        "what a later try has staged anew is settled as it was staged first",
+        "jobs/upkeep/change_settling.py",
+        "    if not decision.generations:\n",
+        "    if decision:\n",
+        ("tests/unit/jobs/test_change_streams_generated.py",),
+    ),
+    Mutant(
+        "two that make a generation give it two beginnings",
+        "jobs/replicas/change_index.py",
+        "            found = self.generation_mark(number, after, tail)\n",
+        "            found = self.generation_mark(number, max(after, tail - 1), tail)\n",
+        ("tests/unit/jobs/test_change_generations.py",),
+    ),
+    Mutant(
+        "readers of a generation do not end where the next one is marked and not published",
+        "jobs/gate/change_parts.py",
+        "                return index.generation_mark(later.number, later.after, up_to)\n",
+        "                return None\n",
+        ("tests/unit/jobs/test_change_generations.py",),
+    ),
+    Mutant(
         "vacuum takes copies that an intent names",
         "jobs/upkeep/change_sweeping.py",
         "    named = {staged.file.file_id for intent in Intents(storage, index).all() for staged in intent.files}\n",

@@ -23,6 +23,7 @@ from epochlake.metastore.metadata.events import (
     AnnounceVersion,
     CancelRequest,
     ChangeReplicas,
+    CommitGenerations,
     CreateKeyspace,
     CreateTable,
     DecideResize,
@@ -41,15 +42,19 @@ from epochlake.metastore.metadata.events import (
     Initialise,
     KeepChanges,
     KeepHistory,
+    NewGeneration,
     NewTransition,
     PauseChanges,
     PinTablets,
     PrepareOperation,
+    PublishedGeneration,
+    PublishGenerations,
     RegisterNode,
     RelaxBarriers,
     RelaxedBarrier,
     RenameKeyspace,
     ReplicaChange,
+    RequestStreamCheck,
     RequestTopology,
     RestoreTable,
     ResumeChanges,
@@ -64,7 +69,7 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.events.forgetting import forgettable
 from epochlake.metastore.metadata.events.nodes import next_node_id, next_volume_id
-from epochlake.metastore.metadata.features import SUPPORTED, TIME_TO_LIVE
+from epochlake.metastore.metadata.features import CHANGE_GENERATIONS, SUPPORTED, TIME_TO_LIVE
 from epochlake.metastore.metadata.model import (
     Check,
     Column,
@@ -337,6 +342,28 @@ def a_change_stream(metadata: ClusterMetadata, dice: random.Random) -> Event:
     return KeepChanges(table.table_id, table.full_name, name, 1.0, dice.choice([1.0, 2.0]))
 
 
+def a_generation(metadata: ClusterMetadata, dice: random.Random) -> Event:
+    """The changes of a table are divided as its ranges are, or it becomes known where that begins, or somebody asks for
+    that; before it what it needs.
+    """
+    if CHANGE_GENERATIONS not in metadata.features.enabled and dice.random() < 0.8:
+        return EnableFeatures((CHANGE_GENERATIONS,))
+    streams = [one for key, one in metadata.change_streams.by_table.items() if key in metadata.schema.tables]
+    if not streams or dice.random() < 0.1:
+        return RequestStreamCheck(f"check-{metadata.epoch}") if dice.random() < 0.4 else a_change_stream(metadata, dice)
+    stream = next((one for one in streams if one.generation and one.generation.position is None), dice.choice(streams))
+    last, table_id = stream.generation, stream.table_id
+    if last is not None and last.position is None and dice.random() < 0.8:
+        oldest, position = dice.choice([0, last.number]), last.after + 1
+        return PublishGenerations((PublishedGeneration(table_id, stream.stream_id, last.number, position, oldest),))
+    tablets = metadata.tablets.maps.get(table_id)
+    lows = () if tablets is not None else tuple(metadata.placements(table_id).lows.tolist())
+    number, after, at = (1, 0, 1) if last is None else (last.number + 1, last.after + 1, last.at + 1)
+    return CommitGenerations(
+        (NewGeneration(table_id, stream.stream_id, number, after, 0 if tablets is None else tablets.count, lows),), at
+    )
+
+
 def _replicas(metadata: ClusterMetadata, chosen: Keyspace, dice: random.Random) -> list[int]:
     replicas: list[int] = []
     for datacenter, wanted in sorted(chosen.replication.items()):
@@ -596,6 +623,7 @@ KINDS_OF_CHANGE: dict[str, Callable[[ClusterMetadata, random.Random], Event]] = 
     "table": a_table,
     "dropped table": a_dropped_table,
     "change stream": a_change_stream,
+    "generation": a_generation,
     "transitions": some_transitions,
     "advance": an_advance,
     "end": an_end,

@@ -161,6 +161,8 @@ def towards_rest(metadata: ClusterMetadata, dice: random.Random) -> Event | None
 
 
 def _begun(metadata: ClusterMetadata, request: TopologyRequest) -> Event:
+    if request.kind is RequestKind.CHECK_AND_REPAIR_CDC_STREAMS:
+        return FinishRequest(request.request_id)
     if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
         return StartRequest(request.request_id)
     try:

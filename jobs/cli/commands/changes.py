@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 from epochlake.jobs.administration.change_streams import LIMIT_FACTOR, RETENTION_SECONDS, ChangesDropped, ChangesKept
+from epochlake.jobs.administration.topology_changes import StreamCheck
 from epochlake.jobs.cli.arguments import TableName, of, parse_duration, parse_names
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.commands.switches import changes
-from epochlake.jobs.cli.text.change_streams import kept_up, streams
+from epochlake.jobs.cli.text.change_streams import generations, kept_up, streams
 from epochlake.jobs.cli.text.rows import rows_table
 from epochlake.metastore.errors import Rejected
 from epochlake.placement.errors import InvalidRequest
@@ -78,16 +79,32 @@ def read(
     before: Annotated[bool, typer.Option("--before", help="Also the row that was there before each change.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C; a line of JSON each.")] = False,
     limit: Annotated[int, typer.Option("--limit", metavar="N", help="At most so many; 0: all.", min=0)] = SHOWN,
+    generation: Annotated[
+        int | None, typer.Option("--generation", metavar="N", help="Only of this generation, with --stream.", min=1)
+    ] = None,
+    number: Annotated[
+        int | None, typer.Option("--stream", metavar="N", help="Only of this stream of the generation.", min=0)
+    ] = None,
 ) -> None:
     """Show the changes of a table in their order, after a position. With --reader the next call goes on after them.
 
     Each has the row, `_change` (upsert or delete), `_written_at`, `_position`, and `_late`: a newer change of its key
     came before. Whoever applies those that are not late has what a read shows.
+    With --generation and --stream only those of one range of tokens, until the generation ends.
     """
     session = of(context)
     columns = parse_names(column or []) or None
     stream = session.cluster.changes(
-        table, after=after, up_to=up_to, reader=reader, columns=columns, late=late, follow=follow, before=before
+        table,
+        after=after,
+        up_to=up_to,
+        reader=reader,
+        columns=columns,
+        late=late,
+        follow=follow,
+        before=before,
+        generation=generation,
+        stream=number,
     )
     if follow:
         try:
@@ -125,6 +142,23 @@ def show_streams(context: typer.Context) -> None:
 
     session = of(context)
     session.show(list(stream_statuses(session.cluster, session.cluster.catch_up())), streams)
+
+
+@changes.command("generations")
+def show_generations(
+    context: typer.Context,
+    table: TableName,
+    ranges: Annotated[bool, typer.Option("--ranges", help="Also the range of tokens of each stream.")] = False,
+) -> None:
+    """The generations of streams that the changes of a table are divided into, and where each begins and ends."""
+    session = of(context)
+    session.show(list(session.cluster.change_generations(table)), lambda found: generations(found, ranges))
+
+
+@change_command(changes, "check-and-repair")
+def check_and_repair(context: typer.Context, how: How) -> None:
+    """Ask that the streams of all tables are divided as their ranges are, and published; a coordinator does it."""
+    carry_out(of(context), how, StreamCheck())
 
 
 @changes.command("keep-up")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.printing import bold, filled, plural, seconds, size, table
@@ -12,6 +13,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from epochlake.jobs.upkeep.change_streams import StreamUpkeep
+    from epochlake.jobs.views.change_generations import GenerationStatus
     from epochlake.jobs.views.change_streams import StreamStatus
 
 
@@ -26,6 +28,8 @@ def streams(found: Sequence[StreamStatus]) -> list[RenderableType]:
             style="not bold",
         )
         parts += [head, *_obstacles(one)]
+        if one.generation:
+            parts.append(Text(f"generation {one.generation}, of {plural(one.streams, 'stream')}", style="bright_black"))
         if one.kept_for:
             parts.append(Text(f"the oldest of them is kept for {one.kept_for}", style="bright_black"))
         if one.readers:
@@ -38,6 +42,35 @@ def streams(found: Sequence[StreamStatus]) -> list[RenderableType]:
                 for r in one.readers
             )
             parts.append(filled(made, rows))
+    return parts
+
+
+def generations(found: Sequence[GenerationStatus], ranges: bool) -> list[RenderableType]:
+    if not found:
+        return [Text("the changes are not divided into generations yet: a coordinator does it, or `changes keep-up`")]
+    made = table("generation", "epoch", "committed", "after", "up to", "streams", right=["epoch", "after", "streams"])
+    parts: list[RenderableType] = [
+        filled(
+            made,
+            (
+                (
+                    one.generation,
+                    one.epoch,
+                    datetime.fromtimestamp(one.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+                    "not yet" if one.begins is None else one.begins,
+                    "" if one.ends is None else one.ends,
+                    len(one.streams),
+                )
+                for one in found
+            ),
+        )
+    ]
+    for one in found if ranges else ():
+        streams = table("stream", "first token", "last token", right=["first token", "last token"])
+        parts += [
+            bold(f"generation {one.generation}"),
+            filled(streams, ((each.stream, each.first, each.last) for each in one.streams)),
+        ]
     return parts
 
 
@@ -70,7 +103,8 @@ def kept_up(report: StreamUpkeep) -> list[RenderableType]:
     return [
         bold(report.table).append(
             f": {plural(report.settled, 'write')} settled, {report.forgotten} can land no more, {report.open} open, "
-            f"{plural(report.dropped, 'write')} dropped ({size(report.size)})",
+            f"{plural(report.dropped, 'write')} dropped ({size(report.size)})"
+            + (f"; generation {report.generation} begins" if report.generation else ""),
             style="not bold",
         )
     ]

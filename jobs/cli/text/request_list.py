@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 RF_CHANGE = RequestKind.KEYSPACE_RF_CHANGE.value
+CHECK = RequestKind.CHECK_AND_REPAIR_CDC_STREAMS.value
 
 LOCKS_SHOWN = 3
 """So many locked ranges are written out, the rest are counted; JSON has them all."""
@@ -39,6 +40,8 @@ def request_list(rows: Sequence[RequestRow]) -> list[RenderableType]:
 
 
 def _what(row: RequestRow) -> str:
+    if row.kind == CHECK:
+        return "check of streams"
     return f"replication of {row.about}" if row.kind == RF_CHANGE else f"{row.kind} {row.about}"
 
 

@@ -49,6 +49,8 @@ class RequestTrack:
                 why = request.detail or "no reason given"
                 self.blocked.append(f"{name_of(now, request)} is paused ({why}): resume it, or cancel it")
                 continue
+            if request.kind is RequestKind.CHECK_AND_REPAIR_CDC_STREAMS:
+                continue  # it is ended by who keeps up the streams
             try:
                 progressed |= self._advance(now, request)
             except Rejected as rejected:
@@ -112,6 +114,8 @@ def name_of(metadata: ClusterMetadata, request: TopologyRequest) -> str:
     """A request for people: what it does to whom."""
     if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
         return f"change of the replication of keyspace {request.keyspace}"
+    if request.kind is RequestKind.CHECK_AND_REPAIR_CDC_STREAMS:
+        return "check of the streams of changes"
     return f"{request.kind} of node {metadata.directory.nodes[request.node_id].name}"
 
 

@@ -5,6 +5,13 @@ from __future__ import annotations
 from epochlake.metastore.metadata.events.altering import AlterColumns
 from epochlake.metastore.metadata.events.barriers import RelaxBarriers, RelaxedBarrier
 from epochlake.metastore.metadata.events.base import Event
+from epochlake.metastore.metadata.events.change_generations import (
+    CommitGenerations,
+    NewGeneration,
+    PublishedGeneration,
+    PublishGenerations,
+    RequestStreamCheck,
+)
 from epochlake.metastore.metadata.events.change_streams import DropChanges, KeepChanges
 from epochlake.metastore.metadata.events.cluster import (
     AcceptLoss,
@@ -67,6 +74,7 @@ __all__ = [
     "AnnounceVersion",
     "CancelRequest",
     "ChangeReplicas",
+    "CommitGenerations",
     "CreateKeyspace",
     "CreateTable",
     "DecideResize",
@@ -86,17 +94,21 @@ __all__ = [
     "Initialise",
     "KeepChanges",
     "KeepHistory",
+    "NewGeneration",
     "NewTransition",
     "PauseChanges",
     "PauseRequest",
     "PinTablets",
     "PrepareOperation",
+    "PublishGenerations",
+    "PublishedGeneration",
     "RegisterNode",
     "RelaxBarriers",
     "RelaxedBarrier",
     "RenameKeyspace",
     "ReplicaChange",
     "RequestReplication",
+    "RequestStreamCheck",
     "RequestTopology",
     "RestoreTable",
     "ResumeChanges",

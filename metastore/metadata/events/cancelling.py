@@ -69,7 +69,7 @@ def with_request(metadata: ClusterMetadata, request: TopologyRequest) -> Cluster
 def taken_back(metadata: ClusterMetadata, request: TopologyRequest, epoch: int) -> ClusterMetadata:
     """The request cancelled and its node back where it was: not there, or normal."""
     ended = msgspec.structs.replace(request, state=RequestState.CANCELLED, epoch=epoch)
-    if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
+    if request.kind in (RequestKind.KEYSPACE_RF_CHANGE, RequestKind.CHECK_AND_REPAIR_CDC_STREAMS):
         return with_request(metadata, ended)
     joining = request.kind in (RequestKind.JOIN, RequestKind.REPLACE)
     back = NodeState.LEFT if joining else NodeState.NORMAL

@@ -53,9 +53,14 @@ class KeepChanges(Event, frozen=True):
 
     def apply(self, metadata: ClusterMetadata, epoch: int, state_id: str) -> ClusterMetadata:
         known = metadata.change_streams.get(self.table_id)
-        since = epoch if known is None else known.since
         stream = ChangeStream(
-            self.table_id, self.stream_id, self.retention_seconds, self.limit_seconds, since=since, epoch=epoch
+            self.table_id,
+            self.stream_id,
+            self.retention_seconds,
+            self.limit_seconds,
+            since=epoch if known is None else known.since,
+            epoch=epoch,
+            generations=msgspec.UNSET if known is None else known.generations,
         )
         by_table = {**metadata.change_streams.by_table, self.table_id: stream}
         return msgspec.structs.replace(metadata, change_streams=ChangeStreams(by_table, epoch))

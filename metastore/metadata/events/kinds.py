@@ -10,6 +10,11 @@ import msgspec
 from epochlake.metastore.metadata.events.altering import AlterColumns
 from epochlake.metastore.metadata.events.barriers import RelaxBarriers
 from epochlake.metastore.metadata.events.base import Event, name_kinds
+from epochlake.metastore.metadata.events.change_generations import (
+    CommitGenerations,
+    PublishGenerations,
+    RequestStreamCheck,
+)
 from epochlake.metastore.metadata.events.change_streams import DropChanges, KeepChanges
 from epochlake.metastore.metadata.events.cluster import (
     AcceptLoss,
@@ -50,6 +55,7 @@ from epochlake.metastore.metadata.events.unregistering import UnregisterNodes
 from epochlake.metastore.metadata.events.upgrading import AdvanceUpgrade, DescribeCluster
 from epochlake.metastore.metadata.features import (
     ANNOUNCEMENTS,
+    CHANGE_GENERATIONS,
     FORGOTTEN_REQUESTS,
     KEYSPACE_NAMES,
     REPLICA_COUNTS,
@@ -132,6 +138,9 @@ EVENT_KINDS = (
     EventKind("RenameKeyspace", RenameKeyspace, since=7, feature=KEYSPACE_NAMES),
     EventKind("AlterTimeToLive", AlterTimeToLive, since=7, feature=TIME_TO_LIVE),
     EventKind("UnregisterNodes", UnregisterNodes, since=7, feature=UNREGISTERED_NODES),
+    EventKind("CommitGenerations", CommitGenerations, since=7, feature=CHANGE_GENERATIONS),
+    EventKind("PublishGenerations", PublishGenerations, since=7, feature=CHANGE_GENERATIONS),
+    EventKind("RequestStreamCheck", RequestStreamCheck, since=7, feature=CHANGE_GENERATIONS),
 )
 
 KINDS: dict[str, type[Event]] = {kind.name: kind.struct for kind in EVENT_KINDS}

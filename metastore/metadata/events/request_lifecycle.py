@@ -20,6 +20,7 @@ from epochlake.metastore.metadata.events.cancelling import (
     taken_back,
     with_request,
 )
+from epochlake.metastore.metadata.events.change_generations import require_divided
 from epochlake.metastore.metadata.events.losses import Loss, check_loss, holds_nothing, with_loss
 from epochlake.metastore.metadata.events.nodes import require_no_open_request, require_tokens_free, volumes_given_up
 from epochlake.metastore.metadata.events.operations import require_not_paused
@@ -215,6 +216,11 @@ class StartRequest(Event, frozen=True):
             f"request {self.request_id} is {request.state}, not pending",
         )
         require_not_paused(request)
+        require(
+            request.kind is not RequestKind.CHECK_AND_REPAIR_CDC_STREAMS,
+            Code.WRONG_REQUEST,
+            f"request {self.request_id} is a {request.kind}: it ends without having been started",
+        )
         if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
             require(
                 not self.attachment,
@@ -317,6 +323,10 @@ class FinishRequest(Event, frozen=True):
         request = metadata.request(self.request_id)
         if _has_nothing_to_remove(metadata, request):
             return
+        if request.kind is RequestKind.CHECK_AND_REPAIR_CDC_STREAMS and request.state is RequestState.PENDING:
+            require_not_paused(request)
+            require_divided(metadata)
+            return
         require(
             request.state in (RequestState.RUNNING, RequestState.CANCELLING),
             Code.WRONG_STATE,
@@ -355,7 +365,7 @@ class FinishRequest(Event, frozen=True):
         if _is_given_up(metadata, request):
             why = "the storage of the new node was lost: what it had still to get comes to the node that follows it"
             done = msgspec.structs.replace(done, state=RequestState.FAILED, detail=why)
-        if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
+        if request.kind not in ENDED:
             return with_request(metadata, done)
         return with_request(in_state(metadata, request.node_id, ENDED[request.kind], epoch), done)
 

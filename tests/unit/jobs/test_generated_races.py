@@ -6,12 +6,10 @@ replica had before.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -33,7 +31,7 @@ from epochlake.placement.errors import InvalidRequest
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.command_line import CommandLine
 from tests.support.killed_access import Killed, killed_at
-from tests.support.landing import before_landing
+from tests.support.landing import before_landing, between_commits
 from tests.support.slices import some
 
 TABLE = "air.flights"
@@ -71,27 +69,6 @@ def keyed(tmp_path: Path, quick: None) -> Iterator[SmallCluster]:
 
 def alter(cluster: Cluster, definition: str = SIZE) -> None:
     administration.alter_table(cluster, TABLE, add=[definition])
-
-
-def between_commits(
-    monkeypatch: pytest.MonkeyPatch, table: SmallCluster, first: str, change: Callable[[], object]
-) -> None:
-    """Make a change once behind the first commits of a write to replicas on a node, and before those to the others."""
-    volume, once, one_by_one, done = table.volume(first), [change], threading.Lock(), threading.Event()
-
-    def committed(address: ReplicaAddress, *args: Any, **rest: Any) -> object:
-        if address.volume_id == volume:
-            try:
-                return commit_files(address, *args, **rest)
-            finally:
-                done.set()
-        assert done.wait(60)
-        with one_by_one:
-            if once:
-                once.pop()()
-        return commit_files(address, *args, **rest)
-
-    monkeypatch.setattr(commit_phase, "commit_files", committed)
 
 
 def sizes(cluster: Cluster) -> dict[int, int | None]:

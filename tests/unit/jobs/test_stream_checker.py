@@ -60,3 +60,17 @@ def test_of_rows_that_are_never_replaced_only_those_at_one_may_be_lost() -> None
     assert wrong(stream(0, 1), ["w1"], lossy=True, append_only=True) == []
     assert wrong(stream(0, 1), ["w2"], lossy=True, append_only=True)
     assert wrong(stream(0), ["w1", "w2"], lossy=True, append_only=True)
+
+
+def test_readers_of_single_streams_are_given_each_change_once_and_those_of_a_key_in_order() -> None:
+    whole = stream(0, 1, 2)
+
+    def said(*parts: tuple[int, Change]) -> str:
+        history = StreamHistory(whole, [], [], {}, False, in_time=True, short=False, parts=parts)
+        return "; ".join(violations(history, ALL))
+
+    first, second, third = ((1, whole[0]), (1, whole[1]), (2, whole[2]))
+    assert said(first, second, third) == ""
+    assert "were not given" in said(first, third)
+    assert "besides" in said(first, second, third, (2, whole[0]))
+    assert "after a later one of its key" in said(second, first, third)

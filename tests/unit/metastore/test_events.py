@@ -68,7 +68,13 @@ from epochlake.placement.tablets.tablet_map import TabletMap
 from epochlake.placement.tablets.transitions import Kind, Stage
 from epochlake.placement.tokens import MAX_TABLET_BITS
 
-from tests.support import feature_event_cases, generated_event_cases, ring_event_cases, struct_event_cases
+from tests.support import (
+    feature_event_cases,
+    generated_event_cases,
+    generation_event_cases,
+    ring_event_cases,
+    struct_event_cases,
+)
 from tests.support.histories import INITIALISE, applied, joined, keyspace, register, small_cluster, table
 
 replace = msgspec.structs.replace
@@ -144,6 +150,7 @@ def scenes() -> dict[str, ClusterMetadata]:
         **feature_event_cases.scenes(),
         **struct_event_cases.scenes(),
         **generated_event_cases.scenes(),
+        **generation_event_cases.scenes(),
         **ring_event_cases.scenes(),
     }
 
@@ -517,6 +524,7 @@ REJECTED: list[tuple[str, object, str]] = [
     *feature_event_cases.REJECTED,
     *struct_event_cases.REJECTED,
     *generated_event_cases.REJECTED,
+    *generation_event_cases.REJECTED,
     *ring_event_cases.REJECTED,
 ]
 
@@ -584,6 +592,7 @@ VALID: list[tuple[str, object]] = [
     *feature_event_cases.VALID,
     *struct_event_cases.VALID,
     *generated_event_cases.VALID,
+    *generation_event_cases.VALID,
     *ring_event_cases.VALID,
 ]
 

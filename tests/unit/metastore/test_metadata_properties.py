@@ -113,6 +113,9 @@ class History(RuleBasedStateMachine):
         if number % 3:
             names = tuple(name for name in SUPPORTED if name not in self.metadata.features.enabled)
             self.submit(EnableFeatures(names))
+            divided = random.Random(number)
+            for kind in ["change stream", *["generation"] * 3]:
+                self.submit(KINDS_OF_CHANGE[kind](self.metadata, divided))
             at_rest += [
                 "pin",
                 "keyspace name",
