@@ -301,7 +301,7 @@ def plan_read(
     `turn`: with whom to begin, so that not all reads begin with the same replica.
     """
     files: dict[str, DataFile] = {}
-    holders: dict[str, dict[VolumeId, ReplicaAddress]] = defaultdict(dict)
+    holders: dict[str, dict[VolumeId, ExpectedFile]] = defaultdict(dict)
     wanted: dict[str, list[Interval]] = defaultdict(list)
     lost: dict[tuple[VolumeId, str], ExpectedFile] = {}
     for low, high, snapshots in joined(asked):
@@ -314,7 +314,8 @@ def plan_read(
                     bad.append(ExpectedFile(file, snapshot.address))
                     continue
                 union[file.file_id] = file
-                holders[file.file_id][snapshot.address.volume_id] = snapshot.address
+                # What a replica has cut for itself may be of another size than the same piece elsewhere.
+                holders[file.file_id][snapshot.address.volume_id] = ExpectedFile(file, snapshot.address)
         for part in select(union.values(), low, high, lineage):
             wanted[part.file.file_id].append((part.low, part.high))
         for copy in bad:
@@ -328,8 +329,8 @@ def plan_read(
     for file in sorted((files[file_id] for file_id in wanted), key=lambda file: (file.min_token, file.file_id)):
         able = holders[file.file_id]
         volume = min(able, key=lambda holder: (load[holder], holder < first, holder))
-        load[volume] += file.size
-        runs.append(_run(ExpectedFile(file, able[volume]), merged(wanted[file.file_id]), columns))
+        load[volume] += able[volume].file.size
+        runs.append(_run(able[volume], merged(wanted[file.file_id]), columns))
     division = Division(tuple(runs), ()) if table.append_only else divided(runs)
     shared = {run.name for section in division.merged for run in section}
     plain, filtered = scans_of(run for run in runs if run.name not in shared)
@@ -351,7 +352,7 @@ def _run(copy: ExpectedFile, intervals: Sequence[Interval], columns: FileColumns
     return Run(copy, () if whole else tuple(intervals), columns)
 
 
-def _beginning(holders: Iterable[Mapping[VolumeId, ReplicaAddress]], turn: int) -> VolumeId:
+def _beginning(holders: Iterable[Mapping[VolumeId, ExpectedFile]], turn: int) -> VolumeId:
     """The volume that is preferred where loads are equal."""
     volumes = sorted({volume for able in holders for volume in able})
     return volumes[turn % len(volumes)] if volumes else 0

@@ -23,7 +23,7 @@ from epochlake.placement.tokens import MIN_TOKEN
 
 DEFAULT = CompactionPolicy()
 
-MANY_FILES = 64
+MANY_FILES = 32
 """A range of which more files show rows is weighed by arrays; fewer are sooner looked at one by one."""
 
 
