@@ -25,7 +25,7 @@ TESTS  := $(PYTEST) tests/protocol tests/submitted $(ARGS) -- $(PYTEST) --numpro
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo test test-long test-unit test-connect test-airflow lint format types prove mutants under-load golden simulate campaign campaign-real campaign-mutations bench clean python java links
+.PHONY: help venv demo test test-long test-unit test-connect test-airflow lint format types prove mutants under-load golden simulate campaign campaign-real campaign-mutations bench clean python java links agents-network
 
 help: ## Show this list
 	@echo "Epochlake. Prerequisites: Python 3.11, Java 17 or 21, make."
@@ -88,6 +88,9 @@ campaign-real: java venv ## Play histories with real processes, servers and disk
 
 campaign-mutations: venv ## Break the code in each of the ways that histories must notice, and say after how many they do
 	@$(BIN)/python -m tests.campaign_mutations $(ARGS)
+
+agents-network: java venv ## Cut the network between twenty agents, each in a namespace; takes root (ARGS="--agents 8 --seed 7")
+	@$(BIN)/python -m tests.agents_network $(ARGS)
 
 bench: java venv $(PEERS) ## Run the benchmarks, each beside its floor or peer
 	@$(BIN)/python -m benchmarks $(ARGS)

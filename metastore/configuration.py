@@ -61,6 +61,13 @@ class ZooKeeperSettings(msgspec.Struct, frozen=True):
     embedded_linger_seconds: Annotated[
         float, Meta(ge=0, description="How long the embedded server outlives the last process that used it.")
     ] = 5.0
+    operator: Annotated[
+        str,
+        Meta(
+            description="Who may change the servers of the ensemble (`metadata reconfigure --coordination`), as "
+            "`super:password` of its digest scheme: best given by the environment, to that command alone."
+        ),
+    ] = ""
 
 
 class LogSettings(msgspec.Struct, frozen=True):
@@ -158,8 +165,11 @@ class CoordinatorSettings(msgspec.Struct, frozen=True):
         int, Meta(ge=0, description="Bytes that one coordinator streams in a second at most; 0: no limit.")
     ] = 0
     streaming: Annotated[
-        Literal["threads", "spark"],
-        Meta(description="Who copies files: threads of the coordinator, or executors in a Spark job."),
+        Literal["threads", "spark", "agents"],
+        Meta(
+            description="Who copies files: threads of the coordinator, executors in a Spark job, or the agents of the "
+            "nodes, each from the others; threads do what no agent does."
+        ),
     ] = "threads"
     compaction: Annotated[
         Literal["on", "off"],
@@ -181,6 +191,18 @@ class CoordinatorSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         parse_hours(self.compaction_hours)
+
+
+class AgentsSettings(msgspec.Struct, frozen=True):
+    """Agents that do tasks near their disks, where `streaming` says so; how this process asks them."""
+
+    ask: Annotated[
+        str, Meta(description="Some agents of the cluster, as `host:port,host:port`; the first that answers is asked.")
+    ] = ""
+    token_file: Annotated[str, Meta(description="The file with the token that all agents share; empty: none.")] = ""
+    tls_certificate: Annotated[str, Meta(description="A certificate for this process, in PEM; empty: no TLS.")] = ""
+    tls_key: Annotated[str, Meta(description="The key of the certificate.")] = ""
+    tls_authority: Annotated[str, Meta(description="Who signs the certificates of all agents.")] = ""
 
 
 class TabletSettings(msgspec.Struct, frozen=True):
@@ -257,6 +279,7 @@ class Configuration(msgspec.Struct, frozen=True):
     log: LogSettings = LogSettings()
     pipeline: PipelineSettings = PipelineSettings()
     coordinator: CoordinatorSettings = CoordinatorSettings()
+    agents: AgentsSettings = AgentsSettings()
     tablets: TabletSettings = TabletSettings()
     ring: RingSettings = RingSettings()
     storage: StorageSettings = StorageSettings()
@@ -273,6 +296,10 @@ KEYS: dict[str, dict[str, Any]] = {
     "": {k: t for k, t in get_type_hints(Configuration, include_extras=True).items() if k not in SECTIONS},
     **{name: get_type_hints(kind, include_extras=True) for name, kind in SECTIONS.items()},
 }
+
+
+NOT_SHOWN = {("zookeeper", "operator")}
+"""(section, key) of what holds a secret, beside the tables of texts."""
 
 
 def given(conf: str | Path | Configuration | None) -> Configuration:

@@ -34,6 +34,7 @@ from epochlake.metastore.configuration import EMBEDDED, Configuration
 from epochlake.metastore.coordination.client import CONNECT_TIMEOUT_SECONDS, Coordination
 from epochlake.metastore.coordination.commit_queue import ZooKeeperQueue
 from epochlake.metastore.coordination.embedded.zookeeper import EmbeddedZooKeeper
+from epochlake.metastore.coordination.member_addresses import follow_members
 from epochlake.metastore.coordination.root import (
     ROOT,
     compared_in,
@@ -324,12 +325,15 @@ class Metastore:
             return self._coordination
 
     def _new_session(self, path: str, connect_timeout: float) -> Coordination:
-        return Coordination(
+        coordination = Coordination(
             self._connect_string(),
             path,
             session_timeout=self.configuration.zookeeper.session_timeout_seconds,
             connect_timeout=connect_timeout,
         )
+        if self.configuration.zookeeper.connect != EMBEDDED:
+            follow_members(coordination)
+        return coordination
 
     def _call(self, request_id: str | None, reason: str, *, preview: bool) -> Call:
         """A call for a change on this metastore; the request id is made up where none was given."""

@@ -18,6 +18,7 @@ import msgspec
 from epochlake.jobs.agent.admitting import Admitting, by_process
 from epochlake.jobs.agent.discovering import Discovering, begin
 from epochlake.jobs.agent.documents import AgentState, LogSeen, NodeSeen, nodes_seen, problems_of
+from epochlake.jobs.agent.file_serving import FileServing
 from epochlake.jobs.agent.home import PEERS, TAG, VIEW, Home, HomeUnwritable, View
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.initialising import Began, Idle, Initialising, InitOrder, Prepare, Ready
@@ -36,6 +37,8 @@ from epochlake.jobs.agent.messages import (
     refusal,
 )
 from epochlake.jobs.agent.processes import configured
+from epochlake.jobs.agent.task_orders import TaskOrders
+from epochlake.jobs.agent.tasking import Tasking
 from epochlake.jobs.agent.upgrading import Upgrading
 from epochlake.jobs.agent.volumes import VolumeSeen, VolumeWatch
 from epochlake.metastore.metadata.features import SUPPORTED
@@ -50,7 +53,9 @@ VOLUME_DEADLINE_SECONDS = 5.0
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """How an agent is run. `address` is what it tells others; `volumes` are watched before the log names any."""
+    """How an agent is run. `address` is what it tells others; `volumes` are watched before the log names any. `asking`:
+    the options by which a process of its own asks other agents.
+    """
 
     home: str
     address: str
@@ -65,6 +70,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     join: WantedNode | None = None
     join_seconds: float = 600.0
     admits: bool = False
+    asking: tuple[str, ...] = ()
 
 
 class Agent:
@@ -101,6 +107,9 @@ class Agent:
             self.discovering.discovery.found(self.tag)
         self.admitting = Admitting(by_process(settings.conf, settings.root))
         self.upgrading = Upgrading(settings.conf, settings.root)
+        self.serving = FileServing()
+        self.tasking = Tasking([*configured(settings.conf, settings.root), *settings.asking])
+        self.orders = TaskOrders(self.tasking, self.identity.name, lambda: (self.tag, self.view), self._addresses_of)
         self.initialising = Initialising(
             home, introduction=self.introduction, idle=self._idle, ask=self._prepare, found=self._begin
         )
@@ -181,6 +190,7 @@ class Agent:
             for work in (self._probe, self._greet, self._look_at_volumes, self._remember_peers, self._read_view):
                 tasks.create_task(self._again(work))
             tasks.create_task(self._again(self.discovering.run))
+            tasks.create_task(self._again(self.tasking.run))
             if self.joining is not None:
                 tasks.create_task(self._again(self.joining.run))
             if self.follower is not None:
@@ -208,6 +218,12 @@ class Agent:
     def addresses(self) -> tuple[str, ...]:
         """Where agents are that are known here, this one included."""
         return tuple(sorted({self.address, *(peer.address for peer in self.membership.peers.values())}))
+
+    def _addresses_of(self, node: str) -> list[str]:
+        """Where agents of a node are that belong to this cluster and answer."""
+        mine = None if self.tag is None else self.tag.id
+        peers = self.membership.peers.values()
+        return [p.address for p in peers if p.name == node and p.seen is Seen.ALIVE and p.tag_id in ("", mine)]
 
     async def reach(self, address: str, path: str = "/probe", target: str | None = None) -> Answer | None:
         """Call another agent; None when it does not answer as a member of this cluster does."""
@@ -268,6 +284,7 @@ class Agent:
             volumes=volumes,
             problems=problems_of(volumes, log, others),
             streams=() if self.follower is None else self.follower.told.streams,
+            tasks=self.tasking.seen(self.serving.served),
         )
 
     def log_seen(self) -> LogSeen:

@@ -7,6 +7,7 @@ from epochlake.jobs.agent.home import View
 from epochlake.jobs.agent.joining import JoinState
 from epochlake.jobs.agent.membership import Peer
 from epochlake.jobs.agent.messages import Introduction, Seen, StreamSeen, Tag
+from epochlake.jobs.agent.task_messages import TasksSeen
 from epochlake.jobs.agent.volumes import VolumeHealth, VolumeSeen
 
 
@@ -33,7 +34,7 @@ class AgentState(msgspec.Struct, frozen=True):
 
     `waits`: what the discovery of a fresh cluster waits for; empty where there is nothing to wait for. `join`: how the
     request that its node may join stands; None where it makes none. `streams`: the change streams as of when the log
-    was followed last.
+    was followed last. `tasks`: what it has done near its disks since it was started.
     """
 
     agent_id: str
@@ -49,6 +50,7 @@ class AgentState(msgspec.Struct, frozen=True):
     volumes: tuple[VolumeSeen, ...]
     problems: tuple[str, ...]
     streams: tuple[StreamSeen, ...] = ()
+    tasks: TasksSeen = TasksSeen()
 
 
 class NodeSeen(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import hmac
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from urllib.parse import parse_qsl, urlsplit
 
 import h11
@@ -23,6 +23,9 @@ LARGEST_HEAD = 16 * 1024
 MOST_CONNECTIONS = 256
 SECONDS = 10.0
 """A request has to have come, and its answer to have gone, within so many seconds each."""
+
+SLOWEST = 64 * 1024
+"""Bytes in a second that whoever is sent a long answer has to take at least, on average."""
 
 TOLD_ALOUD = 100
 """So many refusals of a kind are logged as warnings; of those that follow each hundredth is."""
@@ -42,6 +45,21 @@ class Response(msgspec.Struct, frozen=True):
     content_type: str = "application/json"
 
 
+class Streamed(msgspec.Struct, frozen=True):
+    """An answer of `size` bytes that come in chunks, each of which has to have gone within the seconds of an answer.
+
+    What raises before the end of the chunks ends the connection. `straight`, where there is one, sends all of them to
+    the descriptor of a socket that is not encrypted, with as many seconds for each part. `close` is called in any case.
+    """
+
+    size: int
+    chunks: AsyncIterator[bytes]
+    headers: tuple[tuple[str, str], ...] = ()
+    status: int = 200
+    close: Callable[[], None] = lambda: None
+    straight: Callable[[int, float], Awaitable[None]] | None = None
+
+
 class Refused(Exception):
     """A request that is not answered; `status` is HTTP's."""
 
@@ -51,7 +69,7 @@ class Refused(Exception):
         self.refusal = Refusal(code, reason)
 
 
-Answering = Callable[[Request], Awaitable[Response]]
+Answering = Callable[[Request], Awaitable[Response | Streamed]]
 
 
 class HttpServer:
@@ -94,13 +112,21 @@ class HttpServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = str((writer.get_extra_info("peername") or ("?",))[0])
         self._connections += 1
+        # What was drained has left this process: the end of a long answer is not cut off when the connection closes.
+        # Over TLS, nothing at all counts as more than none.
+        writer.transport.set_write_buffer_limits(high=0 if self._tls is None else 1, low=0)
         try:
             response = await self._respond(reader, writer, peer)
             self.answered[response.status] += 1
+            if isinstance(response, Streamed):
+                await self._send_chunks(writer, response)
+                return
             async with asyncio.timeout(self._seconds):
                 await self._send(writer, response)
         except (OSError, TimeoutError, ConnectionError):
             self.refused["gone"] += 1
+        except Refused as refused:  # in the middle of an answer: what is left of it is not sent
+            self._note(refused, peer)
         finally:
             self._connections -= 1
             writer.transport.abort() if self._stuck(writer) else writer.close()
@@ -109,7 +135,9 @@ class HttpServer:
         """Whether bytes wait for somebody who does not take them."""
         return writer.transport.get_write_buffer_size() > 0
 
-    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> Response:
+    async def _respond(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str
+    ) -> Response | Streamed:
         try:
             if self._connections > MOST_CONNECTIONS:
                 raise Refused(503, "too-many", f"{MOST_CONNECTIONS} requests are being answered already")
@@ -171,19 +199,44 @@ class HttpServer:
             raise Refused(413, "too-large", f"a body has at most {LARGEST:,} bytes")
 
     async def _send(self, writer: asyncio.StreamWriter, response: Response) -> None:
-        reason = {200: "OK"}.get(response.status, "Refused")
-        head = (
-            f"HTTP/1.1 {response.status} {reason}\r\nContent-Type: {response.content_type}\r\n"
-            f"Content-Length: {len(response.body)}\r\nConnection: close\r\n\r\n"
-        )
-        writer.write(head.encode("ascii") + response.body)
+        writer.write(_head(response.status, response.content_type, len(response.body)) + response.body)
         await writer.drain()
+
+    async def _send_chunks(self, writer: asyncio.StreamWriter, response: Streamed) -> None:
+        """Send chunk by chunk: who does not take one in time, or all of them at a least pace, is not waited for."""
+        try:
+            async with asyncio.timeout(self._seconds + response.size / SLOWEST):
+                writer.write(_head(response.status, "application/octet-stream", response.size, response.headers))
+                if response.straight is not None and self._tls is None:
+                    async with asyncio.timeout(self._seconds):
+                        await writer.drain()
+                    await response.straight(writer.get_extra_info("socket").fileno(), self._seconds)
+                    return
+                async for chunk in response.chunks:
+                    writer.write(chunk)
+                    async with asyncio.timeout(self._seconds):
+                        await writer.drain()
+                async with asyncio.timeout(self._seconds):
+                    await writer.drain()
+        except BaseException:
+            # An answer that is cut off must not look like one that has ended.
+            writer.transport.abort()
+            raise
+        finally:
+            response.close()
 
     def _note(self, refused: Refused, peer: str) -> None:
         code = refused.refusal.code
         self.refused[code] += 1
         if self.refused[code] <= TOLD_ALOUD or self.refused[code] % 100 == 0:
             logger.warning("refused %s (%s): %s", peer, code, refused.refusal.reason)
+
+
+def _head(status: int, content_type: str, size: int, headers: tuple[tuple[str, str], ...] = ()) -> bytes:
+    reason = {200: "OK"}.get(status, "Refused")
+    lines = [f"HTTP/1.1 {status} {reason}", f"Content-Type: {content_type}", f"Content-Length: {size}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    return ("\r\n".join([*lines, "Connection: close"]) + "\r\n\r\n").encode("ascii")
 
 
 def _parts(head: h11.Request) -> tuple[str, str]:

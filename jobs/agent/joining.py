@@ -86,8 +86,12 @@ class Joining:
 
     async def run(self) -> None:
         """Ask one member after the other until there is an outcome."""
-        while self.state.phase is Phase.ASKING and self._introduction().tag is None:
+        while self.state.phase is Phase.ASKING:
             try:
+                if self._introduction().tag is not None:
+                    # The log has the node, and this agent has found it there before it heard the answer.
+                    await self._end(Phase.ACCEPTED, "")
+                    return
                 await self._once()
             except HomeUnwritable as error:
                 logger.warning("the join waits: %s", error)
@@ -115,9 +119,11 @@ class Joining:
         if not self.state.asked:
             # Written before it is sent: after a kill it is known that the log may have the node.
             await self._keep(msgspec.structs.replace(self.state, asked=True))
-        wanted, nonce = self._wanted, secrets.token_hex(8)
+        wanted, nonce, mine = self._wanted, secrets.token_hex(8), self._introduction()
+        if mine.tag is not None:
+            return  # the log has had its node meanwhile: a member would refuse, and that would be final
         request = JoinRequest(
-            self._introduction(),
+            mine,
             nonce,
             self.request_id,
             wanted.datacenter,

@@ -59,6 +59,18 @@ def metrics_text(
             "Requests answered, by status.",
             [({"status": str(k)}, n) for k, n in sorted(answered.items())],
         ),
+        _family(
+            "tasks_total",
+            "counter",
+            "Tasks near its disks.",
+            [({"outcome": "done"}, state.tasks.done), ({"outcome": "undone"}, state.tasks.undone)],
+        ),
+        _family(
+            "streamed_bytes_total",
+            "counter",
+            "Bytes of data files that came from other agents, and went to them.",
+            [({"direction": "received"}, state.tasks.received), ({"direction": "served"}, state.tasks.served)],
+        ),
         *_change_streams(state.streams, time.time()),
     ]
     return "".join(parts)

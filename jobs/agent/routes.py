@@ -14,12 +14,14 @@ from epochlake.jobs.agent.discovery import MOST_ADDRESSES, Ask
 from epochlake.jobs.agent.documents import health
 from epochlake.jobs.agent.home import HomeDamaged, HomeUnwritable
 from epochlake.jobs.agent.http_client import split_address
-from epochlake.jobs.agent.http_server import HttpServer, Refused, Request, Response
+from epochlake.jobs.agent.http_server import HttpServer, Refused, Request, Response, Streamed
 from epochlake.jobs.agent.initialising import InitOrder, Prepare
 from epochlake.jobs.agent.join_messages import MOST_VOLUMES, JoinRequest, join_refusal
 from epochlake.jobs.agent.log_copy import LogCopy
 from epochlake.jobs.agent.messages import LARGEST, MOST_SIGHTINGS, PROTOCOL, Call, Introduction, Refusal, refusal
 from epochlake.jobs.agent.metrics import CONTENT_TYPE, metrics_text
+from epochlake.jobs.agent.task_messages import TaskOrder
+from epochlake.jobs.agent.task_orders import served
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
@@ -36,7 +38,7 @@ HIGHEST = 2**53
 _SNAPSHOT = re.compile(r"/snapshots/(\d{1,20})\Z", re.ASCII)
 _NODE_NAME = re.compile(r"[\w.-]+\Z", re.ASCII)
 
-Route = Callable[[Request], Awaitable[Response]]
+Route = Callable[[Request], Awaitable[Response | Streamed]]
 
 
 class Routes:
@@ -53,6 +55,7 @@ class Routes:
             "/metrics": self._metrics,
             "/log": self._log,
             "/upgrade": self._upgrade,
+            "/file": self._file,
         }
         self._posts: dict[str, Route] = {
             "/handshake": self._handshake,
@@ -64,9 +67,10 @@ class Routes:
             "/init": self._init,
             "/upgrade": self._start_upgrade,
             "/prepare-init": self._prepare_init,
+            "/tasks": self._tasks,
         }
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response | Streamed:
         """Answer a request. Raises Refused."""
         if request.method == "GET" and (snapshot := _SNAPSHOT.match(request.path)) is not None:
             return await self._snapshot(int(snapshot[1]))
@@ -203,6 +207,15 @@ class Routes:
         if isinstance(answer, Refusal):
             raise Refused(409, answer.code, answer.reason)
         return _json(answer)
+
+    async def _tasks(self, request: Request) -> Response:
+        """An order of a coordinator or a job; it is asked again until nothing of it is open."""
+        return _json(await self._agent.orders.answer(understood(request.body, TaskOrder)))
+
+    async def _file(self, request: Request) -> Streamed:
+        """A data file for the agent that streams it."""
+        agent = self._agent
+        return await served(request, agent.serving, agent.tag, agent.view, agent.identity.name)
 
     def _heard(self, request: Request) -> Call:
         """The call in a request, believed. Raises Refused."""

@@ -111,6 +111,7 @@ async def serve(given: argparse.Namespace) -> None:
         join=None if given.join is None else _wanted(given.join, volumes, given.cluster),
         join_seconds=given.join_timeout,
         admits=given.admit,
+        asking=_asking(given),
     )
     if port == 0 and not given.advertise and given.found:
         raise InvalidRequest("an agent that founds needs an address that stays", hint="Give --listen a port")
@@ -137,6 +138,13 @@ async def serve(given: argparse.Namespace) -> None:
     finally:
         await server.stop()
         agent.home.release()
+
+
+def _asking(given: argparse.Namespace) -> tuple[str, ...]:
+    """The options by which a process of this agent asks others."""
+    options = ("token_file", "tls_certificate", "tls_key", "tls_authority")
+    found = [(f"--{option.replace('_', '-')}", getattr(given, option)) for option in options]
+    return tuple(word for option, value in found if value is not None for word in (option, value))
 
 
 def _volume(text: str) -> WantedVolume:

@@ -53,6 +53,17 @@ class Streaming(StrEnum):
 
     THREADS = "threads"
     SPARK = "spark"
+    AGENTS = "agents"
+
+
+Agents = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--agent",
+        metavar="HOST:PORT",
+        help="An agent to ask for the others, with --streaming agents; else the configuration's. Repeat for several.",
+    ),
+]
 
 
 MOST_BYTES = 2**63

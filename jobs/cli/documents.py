@@ -210,6 +210,14 @@ class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: str | None = None
 
 
+class PreparedServer(msgspec.Struct, frozen=True):
+    """A ZooKeeper server that can be started: as ZooKeeper writes it, its directory, and the command that starts it."""
+
+    server: str
+    directory: str
+    command: str
+
+
 class ErrorDocument(msgspec.Struct, frozen=True):
     """What went wrong; on stderr, stdout stays empty."""
 

@@ -29,6 +29,7 @@ from epochlake.jobs.coordinator.coordinator import CoordinatorReport
 from epochlake.jobs.exchange.exporting import Exported
 from epochlake.jobs.upkeep.change_streams import StreamUpkeep
 from epochlake.jobs.upkeep.compaction import CompactionReport
+from epochlake.jobs.upkeep.coordination_members import CoordinationMembers, CoordinationProposed
 from epochlake.jobs.upkeep.log_members import LogMembers, MembersProposed, RootRestored
 from epochlake.jobs.upkeep.lost_epochs import AcceptedLoss
 from epochlake.jobs.upkeep.repair import RepairReport
@@ -99,6 +100,7 @@ DOCUMENTS: dict[str, Any] = {
     "log snapshot": CHANGE,
     "metadata describe": LogMembers,
     "metadata reconfigure": LogMembers | MembersProposed,
+    "metadata prepare-server": d.PreparedServer,
     "metadata recover": RootRestored,
     "metadata snapshot": CHANGE,
     "metadata unregister": CHANGE,
@@ -141,6 +143,12 @@ DOCUMENTS: dict[str, Any] = {
 }
 """What each command prints with `--output json`; None: what its own help says."""
 
+OF_COORDINATION: dict[str, Any] = {
+    "metadata describe": CoordinationMembers,
+    "metadata reconfigure": CoordinationMembers | CoordinationProposed,
+}
+"""What these print with --coordination."""
+
 _HEAD = """# The command line
 
 Written by `python -m epochlake.jobs.cli.reference`.
@@ -178,6 +186,8 @@ def reference() -> str:
         lines += [f"### {name}", "", (command.help or "").replace("\n\n", "\n").strip(), ""]
         lines += _usage(name, command)
         lines += [f"Prints: {_prints(DOCUMENTS[name])}", ""]
+        if name in OF_COORDINATION:
+            lines += [f"With `--coordination`: {_prints(OF_COORDINATION[name])}", ""]
     lines += ["## Documents", "", "The keys of JSON output, stable: they are added to, never renamed.", ""]
     for kind in _structs():
         lines += _described(kind)
@@ -240,7 +250,7 @@ def _link(kind: type) -> str:
 def _structs() -> list[type[msgspec.Struct]]:
     """All structs that documents are made of, each once, outer ones first."""
     found: dict[type[msgspec.Struct], None] = {}
-    waiting: list[Any] = [d.Changed, d.Planned, *DOCUMENTS.values(), d.ErrorDocument]
+    waiting: list[Any] = [d.Changed, d.Planned, *DOCUMENTS.values(), *OF_COORDINATION.values(), d.ErrorDocument]
     while waiting:
         kind = waiting.pop(0)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):

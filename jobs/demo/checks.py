@@ -13,11 +13,13 @@ from pathlib import Path
 
 import msgspec
 from epochlake import Cluster, EpochlakeError
+from epochlake.jobs.agent.documents import AgentState
+from epochlake.jobs.agent.joining import Phase
 from epochlake.jobs.demo import flights
 from epochlake.jobs.demo.checksum import Checksum
 from epochlake.jobs.demo.choreography import FIFTH, FOURTH, LOST, REPLACEMENT
 from epochlake.jobs.demo.directory import DemoDirectory
-from epochlake.jobs.demo.stage import settled
+from epochlake.jobs.demo.stage import FIRST_NODES, settled
 from epochlake.jobs.demo.story import ReadBack, Story
 from epochlake.jobs.demo.timeline import Arrivals, arrivals
 from epochlake.jobs.replicas.intervals import missing
@@ -51,11 +53,14 @@ class Evidence(msgspec.Struct, frozen=True):
     place: DemoDirectory
     cluster: Cluster
     read_back: Sequence[ReadBack]
+    agents: dict[str, AgentState] | str | None = None
+    """What the agents say of themselves, or why that is not known; None in a demo without."""
 
 
 def examine(evidence: Evidence) -> list[Check]:
     """All checks; one that fails to look is a check that does not hold."""
-    return [_made(name, check, evidence) for name, check in CHECKS]
+    checks = CHECKS if evidence.agents is None else (*CHECKS, *CHECKS_OF_AGENTS)
+    return [_made(name, check, evidence) for name, check in checks]
 
 
 def _made(name: str, check: Callable[[Evidence], Check], evidence: Evidence) -> Check:
@@ -251,6 +256,44 @@ def _bytes(evidence: Evidence) -> Check:
     )
 
 
+def _joined(evidence: Evidence) -> Check:
+    """The nodes that nobody has added: their agents were answered, and the log has their requests."""
+    if not isinstance(evidence.agents, dict):
+        return _check("", [str(evidence.agents)])
+    epochs = {entry.request_id: entry.epoch for entry in _entries(evidence)}
+    figures, findings = [], []
+    for node in (*(name for name in FIRST_NODES if name != next(iter(FIRST_NODES))), FOURTH, FIFTH):
+        state = evidence.agents.get(node)
+        if state is None or state.join is None or state.join.phase is not Phase.ACCEPTED:
+            findings.append(f"{node} has not joined by itself")
+            continue
+        epoch = epochs.get(f"join-{state.agent_id}")
+        if epoch is None:
+            findings.append(f"no epoch is the request of the agent of {node}")
+            continue
+        figures.append(f"{node} in epoch {epoch}")
+    return _check(", ".join(figures), findings)
+
+
+def _from_agent_to_agent(evidence: Evidence) -> Check:
+    """Bytes on the wire between agents, of all that has arrived on the nodes that came."""
+    if not isinstance(evidence.agents, dict):
+        return _check("", [str(evidence.agents)])
+    findings, notes = [], []
+    for node in (FOURTH, FIFTH, REPLACEMENT):
+        state = evidence.agents.get(node)
+        if state is None or not state.tasks.received:
+            findings.append(f"nothing came to {node} from the agent of another node")
+        elif state.tasks.undone:
+            notes.append(f"{counted(state.tasks.undone, 'file')} for {node} came from the coordinator instead")
+    received = sum(state.tasks.received for state in evidence.agents.values())
+    served = sum(state.tasks.served for state in evidence.agents.values())
+    files = sum(state.tasks.done for state in evidence.agents.values())
+    if served < received:
+        findings.append(f"agents have got {received:,} B, and given {served:,} B")
+    return _check(f"{files} files, {received / 1e6:.1f} MB, between {len(evidence.agents)} agents", findings, notes)
+
+
 def _log(evidence: Evidence) -> Check:
     cluster = evidence.cluster
     report = history.verify(cluster.log(), cluster.snapshots)
@@ -303,4 +346,9 @@ CHECKS: tuple[tuple[str, Callable[[Evidence], Check]], ...] = (
     ("Replicas agree", _majorities),
     ("Stored bytes", _bytes),
     ("Epoch log", _log),
+)
+
+CHECKS_OF_AGENTS: tuple[tuple[str, Callable[[Evidence], Check]], ...] = (
+    ("Nodes joined by themselves", _joined),
+    ("Streaming from agent to agent", _from_agent_to_agent),
 )

@@ -29,6 +29,9 @@ BEFORE_GROWTH = "before the joins"
 BEFORE_LOSS = "before the loss"
 AT_THE_END = "at the end"
 BEGIN_SECONDS = 90.0
+JOIN_SECONDS = 240.0
+"""With agents, which first have to be started, to know of each other, and to follow the log."""
+
 SETTLE_SECONDS = 150.0
 
 
@@ -85,6 +88,9 @@ def _nothing() -> None:
 
 
 def _add(stage: RunningDemo, node: str, rack: str) -> None:
+    if stage.agents is not None:
+        stage.join(node, rack)
+        return
     volume = f"d1={stage.place.volume_of(node)},{CAPACITY}"
     order = ["node", "add", node, "--datacenter", DATACENTER, "--rack", rack, "--volume", volume]
     stage.order(order, node, f"{node} is added in rack {rack}")
@@ -93,6 +99,8 @@ def _add(stage: RunningDemo, node: str, rack: str) -> None:
 def _replace(stage: RunningDemo) -> None:
     volume = f"d1={stage.place.volume_of(REPLACEMENT)},{CAPACITY}"
     order = ["node", "replace", LOST, REPLACEMENT, "--volume", volume]
+    if stage.agents is not None:
+        stage.agents.begin(REPLACEMENT)
     stage.order(order, REPLACEMENT, f"{REPLACEMENT} is added in the place of {LOST}")
 
 
@@ -108,10 +116,12 @@ def _lose(stage: RunningDemo) -> None:
 
 
 def _wait_for_tablets(stage: RunningDemo, node: str) -> None:
-    stage.wait(f"that tablets set out for {node}", lambda now: tablets_coming_to(now, node) > 0, BEGIN_SECONDS)
+    seconds = BEGIN_SECONDS if stage.agents is None else JOIN_SECONDS
+    stage.wait(f"that tablets set out for {node}", lambda now: tablets_coming_to(now, node) > 0, seconds)
 
 
 def _wait_until_settled(stage: RunningDemo, nodes: list[str]) -> None:
     """Wait until nothing is on its way; the rows are counted again and again meanwhile."""
     names = f"{', '.join(nodes[:-1])} and {nodes[-1]}"
-    stage.wait(f"that {names} are settled", lambda now: settled(now, nodes), SETTLE_SECONDS, meanwhile=stage.read)
+    seconds = SETTLE_SECONDS if stage.agents is None else JOIN_SECONDS
+    stage.wait(f"that {names} are settled", lambda now: settled(now, nodes), seconds, meanwhile=stage.read)

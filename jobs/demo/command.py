@@ -20,6 +20,7 @@ from typing import NoReturn
 import msgspec
 from epochlake import EpochlakeError, InvalidRequest
 from epochlake.jobs.demo import flights
+from epochlake.jobs.demo.agents import require_installed, states_or_error
 from epochlake.jobs.demo.checks import Check, Evidence, examine, processes
 from epochlake.jobs.demo.choreography import SHORTEST, perform
 from epochlake.jobs.demo.directory import claimed
@@ -56,6 +57,7 @@ class DemoOptions(msgspec.Struct, frozen=True):
     keep: bool
     output: str
     page: Path | None = None
+    agents: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -114,6 +116,11 @@ def parsed(argv: Sequence[str]) -> DemoOptions:
         help=f"the first months of the year, {SHORTEST} to {flights.MONTHS} (%(default)s)",
     )
     parser.add_argument("--keep", action="store_true", help="leave the cluster where it is, to look around in it")
+    parser.add_argument(
+        "--agents",
+        action="store_true",
+        help="with an agent on each node: nodes join by themselves, and files go from agent to agent",
+    )
     parser.add_argument("--page", type=Path, metavar="FILE", help="also write pictures of it to a file of one page")
     parser.add_argument("--output", "-o", choices=("text", "json"), default="text", help="for people or for programs")
     given = parser.parse_args(list(argv))
@@ -127,7 +134,9 @@ def parsed(argv: Sequence[str]) -> DemoOptions:
         raise InvalidRequest(f"--rows {given.rows}: every one of {given.months} batches needs a row", hint="Give more")
     if given.page is not None:
         require_room_for(given.page)
-    return DemoOptions(given.root, given.rows, given.months, given.keep, given.output, given.page)
+    if given.agents:
+        require_installed()
+    return DemoOptions(given.root, given.rows, given.months, given.keep, given.output, given.page, given.agents)
 
 
 def _run(options: DemoOptions, errors: Console, before_checks: Callable[[RunningDemo], None]) -> DemoReport:
@@ -138,7 +147,7 @@ def _run(options: DemoOptions, errors: Console, before_checks: Callable[[Running
     with claimed(options.root) as place:
         with DemoProgress(errors, len(source)) as progress:
             progress.say(f"{len(source):,} flights to write; what others say goes to {place.messages}")
-            with raised(place, source, options.months, progress) as stage:
+            with raised(place, source, options.months, progress, with_agents=options.agents) as stage:
                 perform(stage)
                 before_checks(stage)
                 evidence = gathered(stage)
@@ -158,7 +167,8 @@ def gathered(stage: RunningDemo) -> Evidence:
     """What the checks look at: everything is read back, once at each level."""
     read_back = [stage.read_back(level) for level in LEVELS]
     stage.story.ended = time.time()
-    return Evidence(stage.story, stage.place, stage.cluster, read_back)
+    agents = None if stage.agents is None else states_or_error(stage.agents)
+    return Evidence(stage.story, stage.place, stage.cluster, read_back, agents)
 
 
 def _report(

@@ -24,7 +24,8 @@ CONFIGURATION = "epochlake.toml"
 CLUSTER = "cluster"
 NODES = "nodes"
 MESSAGES = "messages"
-MADE_HERE = frozenset({MARKER, CONFIGURATION, CLUSTER, NODES, MESSAGES})
+AGENTS = "agents"
+MADE_HERE = frozenset({MARKER, CONFIGURATION, CLUSTER, NODES, MESSAGES, AGENTS})
 
 SETTINGS = """\
 # The cluster of `epochlake demo`. Look at it with `epochlake --conf <this file> status`, or `log list`.
@@ -43,6 +44,13 @@ snapshot_every = 50                     # some snapshots to verify
 backoff_seconds = 0.2
 shared_stream_bytes = 0                 # tablets set out few at a time, so that batches meet them
 compaction = "off"                      # the checks compare files of replicas, which are to stand still
+"""
+
+STREAMING = """\
+streaming = "agents"                    # files go from node to node
+
+[agents]
+ask = {address}
 """
 
 
@@ -67,6 +75,16 @@ class DemoDirectory:
 
     def volume_of(self, node: str) -> Path:
         return self.storage_of(node) / "d1"
+
+    def home_of(self, node: str) -> Path:
+        """What the agent of a node must not forget."""
+        return self.directory / AGENTS / node
+
+    def configure(self, agent: str | None = None) -> None:
+        """Write the configuration. `agent`: the address of an agent; agents stream then."""
+        settings = SETTINGS.format(root=json.dumps(str(self.cluster)))
+        settings += "" if agent is None else STREAMING.format(address=json.dumps(agent))
+        self.configuration_file.write_text(settings, encoding="utf-8")
 
     def configuration(self) -> Configuration:
         return configurations.load(self.configuration_file, environ={})
@@ -121,7 +139,7 @@ def claimed(directory: Path) -> Iterator[DemoDirectory]:
         os.truncate(lock, 0)
         os.write(lock, json.dumps({"made by": "epochlake demo", "process": os.getpid()}).encode() + b"\n")
         place.messages.mkdir()
-        place.configuration_file.write_text(SETTINGS.format(root=json.dumps(str(place.cluster))), encoding="utf-8")
+        place.configure()
         yield place
     finally:
         os.close(lock)

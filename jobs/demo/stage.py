@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from epochlake import Cluster, EpochlakeError, add_node, create_keyspace, create_table, init_cluster, open_cluster
 from epochlake.jobs.demo import checksum, children, flights
+from epochlake.jobs.demo.agents import DemoAgents
 from epochlake.jobs.demo.children import Child, ChildFailed
 from epochlake.jobs.demo.directory import DemoDirectory
 from epochlake.jobs.demo.orders import WRITER, Answer, Command
@@ -38,6 +39,7 @@ TABLETS = 16
 ANSWER_SECONDS = 180.0
 COMMAND_SECONDS = 120.0
 END_SECONDS = 60.0
+JOIN_SECONDS = 240.0
 LOOK_SECONDS = 0.25
 """How often the log is looked at while something is waited for."""
 
@@ -57,11 +59,13 @@ class RunningDemo:
         writer: Child,
         story: Story,
         progress: DemoProgress,
+        agents: DemoAgents | None = None,
     ) -> None:
         self.place = place
         self.cluster = cluster
         self.story = story
         self.progress = progress
+        self.agents = agents
         self._coordinator = coordinator
         self._writer = writer
         self._orders: list[Child] = []
@@ -117,6 +121,13 @@ class RunningDemo:
         self._pending.append((child, "epochlake " + " ".join(arguments)))
         self.note(what, node)
 
+    def join(self, node: str, rack: str) -> None:
+        """Start the agent of a new node, which asks that the node may join."""
+        assert self.agents is not None
+        volume = f"d1={self.place.volume_of(node)},{CAPACITY}"
+        self.agents.begin(node, "--join", f"{DATACENTER}/{rack}", "--volume", volume)
+        self.note(f"the agent of {node} asks to join in rack {rack}", node)
+
     def finish_orders(self) -> None:
         """Wait for the commands that were begun. Raises ChildFailed when one of them fails."""
         while self._pending:
@@ -171,6 +182,8 @@ class RunningDemo:
             return
         self._looked = now
         self._coordinator.require_running()
+        if self.agents is not None:
+            self.agents.require_running()
         for child, _ in self._pending:
             child.require_no_failure()
         self.progress.looked(self.cluster.catch_up())
@@ -196,6 +209,8 @@ class RunningDemo:
         self.finish_orders()
         ended, _ = self._writer.finish(END_SECONDS)
         self.story.processes.append(msgspec.structs.replace(ended, command=f"the pipeline ({ended.command})"))
+        if self.agents is not None:
+            self.story.processes += self.agents.finish(lambda child: child.finish(END_SECONDS, by=signal.SIGTERM)[0])
         ended, output = self._coordinator.finish(END_SECONDS, by=signal.SIGTERM)
         self.story.processes.append(msgspec.structs.replace(ended, command="epochlake coordinator run"))
         if ended.exit_code == 0:
@@ -212,8 +227,13 @@ class RunningDemo:
 
 
 @contextmanager
-def raised(place: DemoDirectory, source: pd.DataFrame, months: int, progress: DemoProgress) -> Iterator[RunningDemo]:
-    """Begin a cluster of three nodes with an empty table, and the processes; end them when the block ends."""
+def raised(
+    place: DemoDirectory, source: pd.DataFrame, months: int, progress: DemoProgress, *, with_agents: bool = False
+) -> Iterator[RunningDemo]:
+    """Begin a cluster of three nodes with an empty table, and the processes; end them when the block ends.
+
+    With agents the first node is added by hand, and the others' agents ask that they may join.
+    """
     configuration = place.configuration()
     started = time.time()
     with ExitStack() as leaving:
@@ -228,17 +248,26 @@ def raised(place: DemoDirectory, source: pd.DataFrame, months: int, progress: De
             leaving.callback(child.stop)
             return child
 
+        agents = DemoAgents(place, start) if with_agents else None
+        if agents is not None:
+            first = next(iter(FIRST_NODES))
+            progress.say("an agent on each node")
+            place.configure(agents.begin(first))
         conf = str(place.configuration_file)
         coordinator = start("coordinator", [CLI, "--conf", conf, "--output", "json", "coordinator", "run"])
         writer = start("writer", [WRITER, conf, str(months), str(len(source))])
         # While Spark starts there; it has nothing to do with what the writer makes of the same file.
         story = Story(started, checksum.of_source(source), batches=months, tablets=TABLETS, replication=REPLICATION)
-        stage = RunningDemo(place, cluster, coordinator, writer, story, progress)
+        stage = RunningDemo(place, cluster, coordinator, writer, story, progress, agents)
         leaving.callback(stage.stop_orders)
         for node, rack in FIRST_NODES.items():
+            if agents is not None and node != first:
+                stage.join(node, rack)
+                continue
             volumes = [("d1", str(place.volume_of(node)), CAPACITY)]
             add_node(cluster, node, DATACENTER, rack, volumes, reason="the first nodes")
-        stage.wait("that the first nodes join", lambda now: settled(now, FIRST_NODES), END_SECONDS)
+        seconds = JOIN_SECONDS if with_agents else END_SECONDS
+        stage.wait("that the first nodes join", lambda now: settled(now, FIRST_NODES), seconds)
         create_keyspace(cluster, flights.KEYSPACE, {DATACENTER: REPLICATION})
         create_table(
             cluster, flights.TABLE, flights.COLUMNS, flights.PRIMARY_KEY, tablets=TABLETS, reason="the flights of 2013"

@@ -75,11 +75,11 @@ class Copier:
 
     def __init__(self, workers: Workers | None = None, how: Copy = copy_data_file, bytes_per_second: float = 0) -> None:
         self._workers = workers or ThreadWorkers(THREADS)
-        self._task = Paced(partial(_attempt, how), bytes_per_second)
+        self._task = Paced(partial(attempt, how), bytes_per_second)
 
     def copy(self, copies: Sequence[PartCopy], progress: Progress | None = None) -> Copied:
-        results: dict[str, _Outcome] = {}
-        for copy, result in self._workers.each(self._task, copies, returns=_Outcome):
+        results: dict[str, CopyOutcome] = {}
+        for copy, result in self._workers.each(self._task, copies, returns=CopyOutcome):
             results[copy.key] = result
             if progress is not None and result.file is not None:
                 progress(result.file.size, result.file.rows)
@@ -89,16 +89,17 @@ class Copier:
         return Copied(arrived, {key: answer.failure for key, answer in answers.items() if answer.file is None})
 
 
-class _Outcome(msgspec.Struct, frozen=True):
+class CopyOutcome(msgspec.Struct, frozen=True):
     """The file that is there now, or why it is not."""
 
     file: DataFile | None = None
     failure: str = ""
 
 
-def _attempt(how: Copy, copy: PartCopy, pace: Pace) -> _Outcome:
+def attempt(how: Copy, copy: PartCopy, pace: Pace) -> CopyOutcome:
+    """One copy, as a task for workers."""
     pace.take(copy.size)
     try:
-        return _Outcome(how(copy))
+        return CopyOutcome(how(copy))
     except (StorageUnavailable, WrongCluster) as error:
-        return _Outcome(failure=str(error))
+        return CopyOutcome(failure=str(error))

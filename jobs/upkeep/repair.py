@@ -212,23 +212,24 @@ def repair(
     check_bytes: bool = False,
     accept_loss: bool = False,
     spark: SparkSession | None = None,
+    workers: Workers | None = None,
 ) -> RepairReport:
     """Bring every replica of a table what it lacks of the others' files, and heal what is damaged.
 
     Files that are missing or torn in storage are found by listing; with `check_bytes` every byte is read as well. With
     `accept_loss` damaged files are given up of which no replica has the rows, and every replica was asked. With
-    `spark` its executors copy and check. `dry_run` changes nothing. Safe beside pipelines, operations and compaction;
-    can be stopped and run again at any time. A replica that went back behind what it has acknowledged counts again when
-    the others have brought it all that they together have acknowledged. Raises Rejected for an unknown table,
-    StorageUnavailable for a ledger that cannot be read.
+    `spark` its executors copy and check, with `workers` these do. `dry_run` changes nothing. Safe beside pipelines,
+    operations and compaction; can be stopped and run again at any time. A replica that went back behind what it has
+    acknowledged counts again when the others have brought it all that they together have acknowledged. Raises Rejected
+    for an unknown table, StorageUnavailable for a ledger that cannot be read.
     """
     with announced(cluster, "repair", table):
         view = look(cluster, table)
         notes = cluster.damage.of(view.table.table_id)
         noted = {note.key for note in notes}
-        checkers = None if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
+        checkers = workers if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
         damaged, checked = _heal(view, check_bytes, dry_run, checkers, noted)
-        copier = Copier(None if spark is None else SparkWorkers(spark, COPYING_PARTITIONS))
+        copier = Copier(workers if spark is None else SparkWorkers(spark, COPYING_PARTITIONS))
         if not dry_run and any(not file.healed for file in damaged):
             damaged = _healed_by_rows(cluster, view, damaged, copier)
             if accept_loss:

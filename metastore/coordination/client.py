@@ -77,7 +77,8 @@ class Coordination:
     `connect` is a ZooKeeper connect string (`host:port,host:port`, optionally with a chroot, which is put before
     `base`). The constructor waits at most `connect_timeout` seconds for a server and raises `CoordinationUnavailable`
     if none answers; afterwards the object reconnects by itself, for as long as it is open, also with a new session when
-    the old one expired. A connect string that cannot be read is a `ConfigurationError`.
+    the old one expired. A connect string that cannot be read is a `ConfigurationError`. `operator` is whom the session
+    acts for, as `name:password` of ZooKeeper's digest scheme, where it has to prove that.
 
     Guarantees: every method returns or raises within the time that it is given, whatever ZooKeeper does. Failure
     modes: an ephemeral znode vanishes with the session, at the latest `session_timeout` after the process died or
@@ -92,6 +93,7 @@ class Coordination:
         session_timeout: float = SESSION_TIMEOUT_SECONDS,
         request_timeout: float = REQUEST_TIMEOUT_SECONDS,
         connect_timeout: float = CONNECT_TIMEOUT_SECONDS,
+        operator: str = "",
     ) -> None:
         self.connect_string = connect
         self.request_timeout = request_timeout
@@ -105,6 +107,8 @@ class Coordination:
                 f"cannot connect to ZooKeeper at {connect!r}: this is no connect string ({error})",
                 hint="Write host:port, several of them with commas in between",
             ) from error
+        if operator:
+            self.client.auth_data.add(("digest", operator))
         self._threads.refused_everywhere = self._forget_what_was_seen
         self.interruptions = 0
         self._connected = threading.Event()

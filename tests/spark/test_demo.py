@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,18 +57,46 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
             with damage(stage):
                 broken[damage.__name__] = examine(gathered(stage))
 
+    exit_code, document, root = played(tmp_path_factory, "--page", "demo.html", before_checks=break_and_mend)
+    return Shown(exit_code, document, root, broken)
+
+
+def played(
+    tmp_path_factory: pytest.TempPathFactory,
+    *words: str,
+    before_checks: Callable[[RunningDemo], None] = lambda stage: None,
+) -> tuple[int, dict[str, Any], Path]:
+    """Run the demo; its exit code, its document, and where it was. Files that words name are beside it."""
     # Whether tablets move while something is written is a matter of time as well: that much may be tried again.
     for _ in range(3):
         root = tmp_path_factory.mktemp("demo") / "root"
         arguments = ["--root", str(root), "--rows", str(ROWS), "--months", str(MONTHS), "--output", "json"]
-        arguments += ["--page", str(root.parent / "demo.html")]
+        arguments += [str(root.parent / word) if word.endswith(".html") else word for word in words]
         with contextlib.redirect_stdout(io.StringIO()) as out:
-            exit_code = run(arguments, before_checks=break_and_mend)
+            exit_code = run(arguments, before_checks=before_checks)
         document = json.loads(out.getvalue())
         missed = {check["name"] for check in document.get("checks", []) if not check["holds"]}
         if not missed or not missed <= {"Growing while writing", "Rebuilding while writing"}:
             break
-    return Shown(exit_code, document, root, broken)
+    return exit_code, document, root
+
+
+def test_with_agents_nodes_join_by_themselves_and_files_go_from_agent_to_agent(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    exit_code, document, _ = played(tmp_path_factory, "--agents")
+    assert (exit_code, document["ok"]) == (0, True), failing(document)
+    checks = {check["name"]: check["figures"] for check in document["checks"]}
+    assert len(checks) == 15
+    assert [word for word in checks["Nodes joined by themselves"].split() if word.startswith("n")] == [
+        "n2",
+        "n3",
+        "n4",
+        "n5",
+    ]
+    assert "between 6 agents" in checks["Streaming from agent to agent"]
+    commands = [ended["name"] for ended in document["processes"] if ended["exit_code"] == 0]
+    assert {f"agent-n{number}" for number in range(1, 7)} <= {*commands}
 
 
 def test_nodes_join_and_one_is_lost_under_a_writing_pipeline_and_every_check_holds(shown: Shown) -> None:

@@ -174,8 +174,12 @@ def _events_of_ring_cluster(dice: random.Random) -> list[Event]:
     """The events of a cluster of six nodes in three racks, with some tokens and some volumes each."""
     events: list[Event] = [Initialise("test", "cluster-1", "0")]
     history = History(events)
+    taken: set[int] = set()
     for number in range(6):
         node = a_ring_node(ClusterMetadata.empty(), dice)
+        while len(taken.union(node.tokens)) < len(taken) + len(node.tokens):  # tokens that are drawn twice
+            node = a_ring_node(ClusterMetadata.empty(), dice)
+        taken.update(node.tokens)
         asked = ring_register(
             history.metadata, f"n{number + 1}", rack=RACKS[number % 3], volumes=len(node.volumes), tokens=node.tokens
         )

@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
@@ -19,8 +20,12 @@ from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.embedded.files import four_letter_command, free_loopback_port, is_serving
 from epochlake.metastore.coordination.embedded.jars import zookeeper_jars
 from epochlake.metastore.coordination.embedded.server import die_with_parent, java_command
+from epochlake.metastore.coordination.ensemble import Server, parse_configuration, parse_server
+from epochlake.metastore.coordination.server_files import digest_of, write_server_files
 from epochlake.metastore.preflight import require_java
 from kazoo.client import KazooClient
+
+from tests.support.storages import STORAGE
 
 HOST = "127.0.0.1"
 
@@ -37,22 +42,36 @@ _JAVA_OPTIONS = (
 )
 
 
-class Ensemble:
-    """`size` servers, started by the constructor; the members are numbered from 0. Size 1 is a standalone server."""
+OPERATOR = "super:secret"
+"""Who may change an ensemble that can be changed."""
 
-    def __init__(self, directory: Path, size: int = 3) -> None:
+
+class Ensemble:
+    """`size` servers, started by the constructor; the members are numbered from 0. Size 1 is a standalone server.
+
+    `host`: the address of this machine that they listen on. `changeable`: an ensemble, also of one, whose members can
+    be changed; `beside` more servers follow it, and are no members as long as nobody makes them some.
+    """
+
+    def __init__(
+        self, directory: Path, size: int = 3, host: str = HOST, *, changeable: bool = False, beside: int = 0
+    ) -> None:
         self._directory = directory
+        self._host = host
         self._java = str(require_java())
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._changeable = changeable
         self.ports = [free_loopback_port() for _ in range(size)]
-        peers = [(free_loopback_port(), free_loopback_port()) for _ in range(size)]
+        self._peers = [(free_loopback_port(), free_loopback_port()) for _ in range(size)]
         for index in range(size):
-            self._write_configuration(index, peers if size > 1 else [])
+            self._write_configuration(index)
         atexit.register(self.stop)
         for index in range(size):
             self._launch(index)
         for index in range(size):
             self.wait_serving(index)
+        for _ in range(beside):
+            self._add(range(size))
 
     def __enter__(self) -> Self:
         return self
@@ -62,13 +81,31 @@ class Ensemble:
 
     @property
     def connect_string(self) -> str:
-        return ",".join(f"{HOST}:{port}" for port in self.ports)
+        return ",".join(f"{self._host}:{port}" for port in self.ports)
+
+    def server(self, index: int) -> Server:
+        """A member as ZooKeeper writes it."""
+        peer, vote = self._peers[index]
+        return parse_server(f"server.{index + 1}={self._host}:{peer}:{vote};{self._host}:{self.ports[index]}")
+
+    def _add(self, members: Iterable[int]) -> None:
+        """Start a server that is no member yet and knows those. It serves when it follows their leader."""
+        index = len(self.ports)
+        self.ports.append(free_loopback_port())
+        self._peers.append((free_loopback_port(), free_loopback_port()))
+        self._write_configuration(index, members)
+        self._launch(index)
+        self.wait_serving(index)
 
     def kill(self, index: int = 0) -> None:
         """`kill -9`."""
         process = self._processes.pop(index)
         process.kill()
         process.wait()
+
+    def runs(self, index: int) -> bool:
+        """Whether its process is there, also one that hangs."""
+        return index in self._processes
 
     def restart(self, index: int = 0) -> None:
         """Start a member that was killed, on the same port and data, and wait until it serves."""
@@ -99,7 +136,7 @@ class Ensemble:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             for index in self._processes:
-                answer = four_letter_command(HOST, self.ports[index], b"srvr")
+                answer = four_letter_command(self._host, self.ports[index], b"srvr")
                 if re.search(rb"^Mode: (leader|standalone)$", answer, re.MULTILINE):
                     return index
             time.sleep(0.05)
@@ -107,7 +144,7 @@ class Ensemble:
 
     def wait_serving(self, index: int) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        while not is_serving(HOST, self.ports[index], self._home(index) / "data"):
+        while not is_serving(self._host, self.ports[index], self._home(index) / "data"):
             if self._processes[index].poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"ZooKeeper {index} does not start:\n{self._log(index).read_text()[-2000:]}")
             time.sleep(0.02)
@@ -124,14 +161,12 @@ class Ensemble:
     def _log(self, index: int) -> Path:
         return self._home(index) / "server.log"
 
-    def _write_configuration(self, index: int, peers: list[tuple[int, int]]) -> None:
+    def _write_configuration(self, index: int, members: Iterable[int] | None = None) -> None:
         home = self._home(index)
         (home / "data").mkdir(parents=True)
         (home / "data" / "myid").write_text(str(index + 1))
-        settings = {
+        settings: dict[str, object] = {
             "dataDir": home / "data",
-            "clientPort": self.ports[index],
-            "clientPortAddress": HOST,
             "admin.enableServer": "false",
             "tickTime": 250,
             "initLimit": 40,
@@ -141,11 +176,37 @@ class Ensemble:
             "maxClientCnxns": 0,
             "4lw.commands.whitelist": "conf,srvr,ruok",
         }
-        settings |= {f"server.{number}": f"{HOST}:{peer}:{vote}" for number, (peer, vote) in enumerate(peers, 1)}
+        if self._changeable:
+            settings |= {
+                "reconfigEnabled": "true",
+                "standaloneEnabled": "false",
+                "DigestAuthenticationProvider.superDigest": digest_of(OPERATOR),
+            }
+        else:
+            settings |= {"clientPort": self.ports[index], "clientPortAddress": self._host}
+            if len(self.ports) > 1:
+                settings |= {
+                    f"server.{at}": f"{self._host}:{peer}:{vote}" for at, (peer, vote) in enumerate(self._peers, 1)
+                }
         (home / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        if self._changeable:
+            named = range(len(self.ports)) if members is None else members
+            write_server_files(STORAGE, str(home), self.server(index), [self.server(member) for member in named])
+
+    def _prepare_again(self, index: int) -> None:
+        """A server does not start with what it has seen of the ensemble as long as it is no member itself."""
+        settings = (self._home(index) / "zoo.cfg").read_text()
+        seen = re.search("^dynamicConfigFile=(.*)$", settings, re.MULTILINE)
+        assert seen is not None
+        configuration = parse_configuration(Path(seen[1]).read_text())
+        if configuration.find(index + 1) is None:
+            write_server_files(STORAGE, str(self._home(index)), self.server(index), configuration.servers)
 
     def _launch(self, index: int) -> None:
-        main_class = "ZooKeeperServerMain" if len(self.ports) == 1 else "quorum.QuorumPeerMain"
+        if self._changeable:
+            self._prepare_again(index)
+        is_alone = len(self.ports) == 1 and not self._changeable
+        main_class = "ZooKeeperServerMain" if is_alone else "quorum.QuorumPeerMain"
         command = java_command(
             self._java,
             _JAVA_OPTIONS,

@@ -10,14 +10,14 @@ from epochlake.jobs.cli.arguments import of
 from epochlake.jobs.cli.documents import ConfigurationRow
 from epochlake.jobs.cli.session import Output
 from epochlake.jobs.cli.text.others import configuration_rows
-from epochlake.metastore.configuration import KEYS, expected, reference
+from epochlake.metastore.configuration import KEYS, NOT_SHOWN, expected, reference
 
 app = typer.Typer(help="What is configured, and what can be.", no_args_is_help=True)
 
 
 @app.command("show")
 def show(context: typer.Context) -> None:
-    """Show every key with the value that it has here. Values of storage options are not shown."""
+    """Show every key with the value that it has here. Values of storage options, and secrets, are not shown."""
     session = of(context)
     session.show(_rows(session.configuration), configuration_rows)
 
@@ -40,6 +40,8 @@ def _rows(configuration: msgspec.Struct) -> list[ConfigurationRow]:
             value = msgspec.to_builtins(getattr(holder, key))
             if isinstance(value, dict):
                 value = dict.fromkeys(value, "…")
+            elif value and (section, key) in NOT_SHOWN:
+                value = "…"
             rows.append(ConfigurationRow(section, key, value, expected(kind), _description(kind)))
     return rows
 

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from epochlake.jobs.cli.arguments import Streaming, of
+from epochlake.jobs.cli.arguments import Agents, Streaming, of
 from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.text.coordinator import live, report
 from epochlake.jobs.views.status import operations_in_flight
@@ -34,9 +34,11 @@ def run(
         typer.Option(
             "--streaming",
             case_sensitive=False,
-            help="Who copies and cuts files: threads here, or executors; else the configuration's.",
+            help="Who copies and cuts files: threads here, executors, or (copies only) agents; "
+            "else the configuration's.",
         ),
     ] = None,
+    agent: Agents = None,
 ) -> None:
     """Coordinate: carry out requests, move tablets, and compact what readers pay for while nothing moves.
 
@@ -68,6 +70,12 @@ def run(
                 measure_loads, session.cluster.storage, workers=SparkWorkers(spark, MEASURING_PARTITIONS)
             ),
         }
+    if where is Streaming.AGENTS:
+        from epochlake.jobs.cli.asking_agents import agent_workers
+        from epochlake.jobs.replicas.streaming import Copier
+
+        rate = session.configuration.coordinator.bytes_per_second
+        spread = {"copier": Copier(agent_workers(session, agent), bytes_per_second=rate)}
     from epochlake.jobs.upkeep.change_track import ChangeTrack
 
     woken = threading.Event()

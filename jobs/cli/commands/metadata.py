@@ -1,7 +1,11 @@
-"""`metadata …`: who keeps copies of the log, restoring a lost root from them, snapshots, and nodes that have left."""
+"""`metadata …`: who keeps copies of the log, restoring a lost root from them, who runs ZooKeeper, snapshots, and nodes
+that have left.
+"""
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,20 +13,39 @@ from epochlake.jobs.administration.unregistering import Unregistration
 from epochlake.jobs.cli.arguments import of
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.commands.log import snapshot
+from epochlake.jobs.cli.documents import PreparedServer
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text import metadata as text
-from epochlake.jobs.upkeep import log_members
+from epochlake.jobs.upkeep import coordination_members, log_members
+from epochlake.metastore.coordination.ensemble import parse_server
+from epochlake.metastore.coordination.server_files import start_command, write_server_files
+from epochlake.metastore.preflight import require_java
 from epochlake.placement.errors import InvalidRequest
 
 app = typer.Typer(
-    help="The metadata: log members, which keep copies; snapshots; nodes that have left.", no_args_is_help=True
+    help="The metadata: log members, which keep copies; coordination members, which run ZooKeeper; snapshots; nodes "
+    "that have left.",
+    no_args_is_help=True,
 )
+
+Coordination = Annotated[
+    bool,
+    typer.Option("--coordination", help="The coordination members, which are ZooKeeper servers, not the log members."),
+]
 
 
 @app.command("describe")
-def describe(context: typer.Context) -> None:
-    """Show the log members as they answer, and whether a change of them is unfinished."""
+def describe(context: typer.Context, coordination: Coordination = False) -> None:
+    """Show the log members as they answer, and whether a change of them is unfinished.
+
+    With --coordination the servers of the ZooKeeper ensemble, as the ensemble names them, and what to write into
+    `[zookeeper] connect`.
+    """
     session = of(context)
+    if coordination:
+        with coordination_members.Ensemble(session.configuration) as ensemble:
+            session.show(ensemble.describe(), text.coordination)
+        return
     session.show(log_members.describe(session.configuration, session.storage), text.members)
 
 
@@ -30,14 +53,21 @@ def describe(context: typer.Context) -> None:
 def reconfigure(
     context: typer.Context,
     members: Annotated[
-        list[str] | None, typer.Argument(metavar="[DIRECTORY]…", help="All members from now on.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[MEMBER]…",
+            help="All members from now on: directories, or with --coordination servers, '4=zk4:2888:3888;2181@NODE'; "
+            "of one that is known the number is enough, '4@NODE', '4:observer'. With --auto more to choose from.",
+            show_default=False,
+        ),
     ] = None,
+    coordination: Coordination = False,
     auto: Annotated[
         bool,
         typer.Option(
             "--auto",
             help="Choose them: 1 up to 2 nodes, 3 up to 5, 5 up to 100, 10 beyond, on volumes of nodes that answer, "
-            "over all datacenters and racks, with few changes.",
+            "over all datacenters and racks, with few changes. Of ZooKeeper servers an odd number votes.",
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show who would join and leave; change nothing.")] = False,
@@ -60,17 +90,25 @@ def reconfigure(
     The log is copied to the new ones first. Then the old ones promise to take nothing more, and commits wait until the
     rest is copied. It can be killed at any point: --resume ends it, --cancel goes back, and naming other members
     begins anew.
+
+    With --coordination these ZooKeeper servers become the ensemble, while it serves, one server after the other: new
+    ones follow it without a vote, get one when they have caught up, and then others leave. `metadata prepare-server`
+    writes what a new one needs to be started.
     """
     session = of(context)
-    asked = {"members": bool(members), "--auto": auto, "--status": status, "--resume": resume, "--cancel": cancel}
+    named = bool(members) and not (coordination and auto)
+    asked = {"members": named, "--auto": auto, "--status": status, "--resume": resume, "--cancel": cancel}
     given = [name for name, is_given in asked.items() if is_given]
     beside = [name for name, is_given in {"--dry-run": dry_run, "--accept-loss": accept_loss}.items() if is_given]
-    allowed = {"members": ["--dry-run", "--accept-loss"], "--auto": ["--dry-run"]}
+    allowed = {"members": ["--dry-run"] + ["--accept-loss"] * (not coordination), "--auto": ["--dry-run"]}
     if len(given) != 1 or not set(beside) <= set(allowed.get(given[0], ())):
         raise InvalidRequest(
             f"{' and '.join([*given, *beside])} do not go together" if given else "which members was not said",
             hint="Name all members, or give one of --auto, --status, --resume and --cancel; --dry-run shows a choice",
         )
+    if coordination:
+        _reconfigure_ensemble(session, members or [], given[0], dry_run=dry_run)
+        return
     if resume:
         log_members.resume(session.configuration, session.storage)
     elif cancel:
@@ -93,6 +131,58 @@ def reconfigure(
                 accept_loss=accept_loss,
             )
     session.show(log_members.describe(session.configuration, session.storage), text.members)
+
+
+def _reconfigure_ensemble(session: Session, members: list[str], what: str, *, dry_run: bool) -> None:
+    with coordination_members.Ensemble(session.configuration) as ensemble:
+        if what == "--resume":
+            ensemble.mover.resume()
+        elif what == "--cancel":
+            ensemble.mover.cancel()
+        elif what != "--status":
+            proposed = ensemble.propose(session.cluster, members) if what == "--auto" else ensemble.named(members)
+            if dry_run:
+                session.show(proposed, text.coordination_proposed)
+                return
+            ensemble.reconfigure(proposed)
+        session.show(ensemble.describe(), text.coordination)
+
+
+@app.command("prepare-server")
+def prepare_server(
+    context: typer.Context,
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="On this machine; made where it is missing.")],
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="As ZooKeeper writes it: '4=zk4:2888:3888;2181'.")],
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--beside",
+            metavar="SERVER",
+            help="Another server of an ensemble that is set up anew, as often as there are any; else the ensemble of "
+            "the configuration is asked for its members.",
+        ),
+    ] = None,
+    alone: Annotated[bool, typer.Option("--alone", help="Of an ensemble that is set up anew it is the first.")] = False,
+) -> None:
+    """Write what a ZooKeeper server needs to be started on this machine, and show the command that starts it.
+
+    It follows the ensemble without a vote then, until `metadata reconfigure --coordination` names it. One that has left
+    the ensemble, or was stopped before it joined, is prepared again before it is started again. Nothing is started, and
+    no data is deleted. With `[zookeeper] operator` a new server lets this operator change the ensemble.
+    """
+    session = of(context)
+    if alone and beside:
+        raise InvalidRequest("--alone and --beside do not go together", hint="Give one of them")
+    parsed = parse_server(server)
+    if alone or beside:
+        members = [parse_server(one) for one in beside or ()]
+    else:
+        with coordination_members.Ensemble(session.configuration) as ensemble:
+            members = list(ensemble.mover.configuration().servers)
+    place = str(directory.absolute())
+    write_server_files(session.storage, place, parsed, members, session.configuration.zookeeper.operator)
+    command = shlex.join(start_command(place, str(require_java())))
+    session.show(PreparedServer(str(parsed), place, command), text.prepared)
 
 
 def _chosen(session: Session) -> log_members.MembersProposed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from epochlake.jobs.cli.arguments import Streaming, TableName, of, parse_duration, parse_size
+from epochlake.jobs.cli.arguments import Agents, Streaming, TableName, of, parse_duration, parse_size
 from epochlake.jobs.cli.interruption import interrupted_says
 from epochlake.jobs.cli.text.upkeep import compaction, repaired
 
@@ -26,9 +26,10 @@ def repair(
         typer.Option(
             "--streaming",
             case_sensitive=False,
-            help="Who copies and reads: threads here, or executors; else the configuration's.",
+            help="Who copies and reads: threads here, executors, or agents; else the configuration's.",
         ),
     ] = None,
+    agent: Agents = None,
     accept_loss: Annotated[
         bool,
         typer.Option(
@@ -52,9 +53,20 @@ def repair(
         from epochlake.jobs.spark_session import session as spark_session
 
         spark = spark_session("epochlake-repair")
+    workers = None
+    if where is Streaming.AGENTS:
+        from epochlake.jobs.cli.asking_agents import agent_workers
+
+        workers = agent_workers(session, agent)
     with interrupted_says(f"what was repaired of {table} until then stays: run it again for the rest"):
         done = run(
-            session.cluster, table, dry_run=dry_run, check_bytes=check_bytes, accept_loss=accept_loss, spark=spark
+            session.cluster,
+            table,
+            dry_run=dry_run,
+            check_bytes=check_bytes,
+            accept_loss=accept_loss,
+            spark=spark,
+            workers=workers,
         )
     session.show(done, repaired)
     if not dry_run:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from epochlake.jobs.agent.documents import AgentState, NodeSeen
 from epochlake.jobs.agent.initialising import InitAnswer
 from epochlake.jobs.agent.joining import JoinState
+from epochlake.jobs.agent.task_messages import TasksSeen
 from epochlake.jobs.printing import bold, filled, seconds, size, state, table
 from rich.console import RenderableType
 from rich.text import Text
@@ -27,6 +28,10 @@ def agent_shown(shown: AgentState) -> list[RenderableType]:
         parts.append(Text(f"knows of cluster {shown.discovered}: `epochlake node add {shown.name}` lets its node join"))
     parts += [join_state(shown.join)] if shown.join is not None else []
     parts += [Text(f"waits: {shown.waits}", "yellow")] if shown.waits else []
+    if (did := shown.tasks) != TasksSeen():
+        moved = f"{size(did.received)} came from other agents, {size(did.served)} went to them"
+        undone = f", {did.undone} not done" if did.undone else ""
+        parts.append(Text(f"{did.done} tasks done{undone}; {moved}"))
     if shown.volumes:
         rows = (
             (

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from epochlake.jobs.cli.documents import PreparedServer
+from epochlake.jobs.upkeep.coordination_members import (
+    CoordinationMemberRow,
+    CoordinationMembers,
+    CoordinationProposed,
+)
 from epochlake.jobs.upkeep.log_members import LogMemberRow, LogMembers, MembersProposed, RootRestored
 from rich.console import RenderableType
 from rich.text import Text
@@ -44,3 +50,37 @@ def proposed(document: MembersProposed) -> list[RenderableType]:
 def restored(document: RootRestored) -> RenderableType:
     unasked = f"; ZooKeeper was not compared: {document.unasked}" if document.unasked else ""
     return Text(f"restored up to epoch {document.epoch} from {document.source}{unasked}")
+
+
+def coordination(document: CoordinationMembers) -> list[RenderableType]:
+    if not document.members:
+        return [Text(f"a single ZooKeeper server at {document.configured}, which is no ensemble")]
+    lines: list[RenderableType] = [Text(f"version {document.version} of the ZooKeeper ensemble")]
+    lines += [Text(_member(row)) for row in document.members]
+    if document.change is not None:
+        lines.append(Text(f"a change is unfinished; next: {document.change.next}. It leads to:"))
+        lines += [Text(f"  {server}") for server in document.change.target]
+        lines.append(Text("metadata reconfigure --coordination --resume ends it, --cancel goes back"))
+    elif document.connect and set(document.connect.split(",")) != set(document.configured.partition("/")[0].split(",")):
+        lines.append(Text(f"[zookeeper] connect is {document.configured}"))
+        lines.append(Text(f"         and is to be {document.connect}"))
+    return lines
+
+
+def _member(row: CoordinationMemberRow) -> str:
+    on = f" on {row.node}" if row.node else ""
+    said = row.trouble or row.state
+    return f"server {row.server}{on} at {row.client or row.address}: {row.role}, {said}"
+
+
+def coordination_proposed(document: CoordinationProposed) -> list[RenderableType]:
+    lines: list[RenderableType] = [Text(f"  {server}") for server in document.members]
+    lines += [Text(step) for step in document.steps]
+    lines += [Text(f"{server} cannot be one: {reason}") for server, reason in document.unavailable.items()]
+    if not document.steps:
+        lines.append(Text("these are the coordination members already"))
+    return lines
+
+
+def prepared(document: PreparedServer) -> list[RenderableType]:
+    return [Text(f"{document.server} is ready in {document.directory}; start it by"), Text(document.command)]

@@ -95,10 +95,10 @@ def configuration_of(data: Path, port: int) -> str:
         "autopurge.snapRetainCount": 3,
         "autopurge.purgeInterval": 1,
     }
-    return "".join(f"{key}={_in_properties(str(value))}\n" for key, value in settings.items())
+    return "".join(f"{key}={in_properties(str(value))}\n" for key, value in settings.items())
 
 
-def _in_properties(value: str) -> str:
+def in_properties(value: str) -> str:
     """A value as Java reads it from a file of properties: in Latin-1, with escapes for all that is not in ASCII."""
     units = value.encode("utf-16-be")
     codes = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]

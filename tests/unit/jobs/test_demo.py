@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from epochlake.jobs.demo.checks import processes
+from epochlake.jobs.agent.documents import AgentState, LogSeen
+from epochlake.jobs.agent.task_messages import TasksSeen
+from epochlake.jobs.demo.checks import CHECKS_OF_AGENTS, Evidence, processes
 from epochlake.jobs.demo.checksum import of_source
 from epochlake.jobs.demo.children import Child, ChildFailed, Ended, environment
 from epochlake.jobs.demo.choreography import SHORTEST, schedule
@@ -133,6 +136,40 @@ def test_a_failed_process_fails_the_demo() -> None:
     assert processes(story).holds
     story.processes.append(Ended("coordinator", "epochlake coordinator run", 1, "coordinator.txt"))
     assert not processes(story).holds
+
+
+def state_of_agent(name: str, **more: int) -> AgentState:
+    log = LogSeen(1, "", 1, "followed", "", 0.0)
+    return AgentState(
+        agent_id=name,
+        name=name,
+        address="",
+        tag=None,
+        protocol=1,
+        product_version="",
+        discovered=None,
+        waits="",
+        join=None,
+        log=log,
+        volumes=(),
+        problems=(),
+        tasks=TasksSeen(**more),
+    )
+
+
+def test_files_that_do_not_go_from_agent_to_agent_fail_a_demo_with_agents(tmp_path: Path) -> None:
+    [check] = [check for name, check in CHECKS_OF_AGENTS if name == "Streaming from agent to agent"]
+    there = {node: state_of_agent(node, done=2, received=100) for node in ("n4", "n5", "n6")}
+    giving = {"n1": state_of_agent("n1", served=300)}
+    evidence = Evidence(None, None, None, [], {**giving, **there})  # type: ignore[arg-type]
+    assert check(evidence).holds
+    for broken in (
+        {**giving, **there, "n5": state_of_agent("n5", undone=3)},
+        {**giving, "n4": there["n4"], "n6": there["n6"]},
+        {**there, "n1": state_of_agent("n1", served=299)},
+        "an agent does not answer",
+    ):
+        assert not check(msgspec.structs.replace(evidence, agents=broken)).holds
 
 
 def test_the_processes_of_a_demo_do_not_take_over_anybodys_configuration() -> None:

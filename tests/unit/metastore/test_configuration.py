@@ -79,7 +79,7 @@ def test_a_root_that_is_absolute_stays_as_it_is(uri: str, tmp_path: Path) -> Non
         ("[log]\ncompact_every = 0", "[log] compact_every is 0, expected a whole number, at least 2."),
         ("[log]\npoll_seconds = 0", "[log] poll_seconds is 0, expected a number, above 0."),
         ("[pipeline]\nconsistency = 'QUORM'", '[pipeline] consistency is "QUORM", expected one of "ONE", "TWO"'),
-        ("[coordinator]\nstreaming = 'fork'", 'is "fork", expected one of "threads", "spark".'),
+        ("[coordinator]\nstreaming = 'fork'", 'is "fork", expected one of "threads", "spark", "agents".'),
         ("[zookeeper]\npath = 'x'", '[zookeeper] path is "x", expected a text that starts with "/".'),
         ("[tablets]\ninitial_count = 6", "[tablets] initial_count is 6, expected a power of two"),
         ("root = ''", 'root is "", expected a text, not empty.'),

@@ -11,6 +11,7 @@ import pytest
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient, split_address
 from epochlake.jobs.agent.http_server import HttpServer, Request, Response
 from epochlake.jobs.agent.running import main, tls_of, token_of
+from epochlake.jobs.cli.main import main as command
 from epochlake.placement.errors import InvalidRequest
 
 
@@ -23,6 +24,17 @@ def certificate(directory: Path, name: str) -> tuple[str, str, str]:
         [*made_by, "-keyout", str(key), "-out", str(made), "-days", "2", *subject], check=True, capture_output=True
     )
     return str(made), str(key), str(made)
+
+
+def test_whom_to_ask_is_named_before_anything_is_streamed_by_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (["coordinator", "run", "--until-idle"], ["repair", "air.flights"]):
+        assert command([*words, "--streaming", "agents"]) == 2
+        assert "no agent is named" in capsys.readouterr().err
+        assert command([*words, "--streaming", "agents", "--agent", "nowhere"]) == 2
+        assert "no address of an agent" in capsys.readouterr().err
 
 
 async def pong(request: Request) -> Response:

@@ -231,6 +231,21 @@ def test_what_cannot_be_written_down_is_not_asked(home: Home, monkeypatch: pytes
     assert run(made).phase is Phase.ACCEPTED
 
 
+def test_an_agent_that_finds_its_node_in_the_log_before_it_hears_the_answer_has_joined(home: Home) -> None:
+    mine = BLANK
+    member = Member(lambda request: JoinAnswer(request.nonce, Outcome.PENDING))
+    made = joining(home, member)
+    made._introduction = lambda: mine
+    asyncio.run(made._once())
+    mine = changed(BLANK, tag=TAG)
+    # Found between two steps: who belongs to a cluster already would be refused, for good.
+    asyncio.run(made._once())
+    assert len(member.asked) == 1
+    state = run(made)
+    assert (state.phase, state.reason, len(member.asked)) == (Phase.ACCEPTED, "", 1)
+    assert home.read("join", JoinState) == state
+
+
 def test_an_operator_ends_what_hangs_and_is_told_what_the_log_may_have(home: Home) -> None:
     made = joining(home, Member(lambda request: JoinAnswer(request.nonce, Outcome.PENDING)))
 

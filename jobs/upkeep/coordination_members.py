@@ -1,0 +1,316 @@
+"""The coordination members of a cluster, which run its ZooKeeper ensemble: looked at, chosen and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+from epochlake.metastore.configuration import EMBEDDED, Configuration
+from epochlake.metastore.coordination.client import Coordination
+from epochlake.metastore.coordination.ensemble import (
+    OBSERVER,
+    VOTER,
+    EnsembleConfiguration,
+    Server,
+    next_step,
+    parse_server,
+)
+from epochlake.metastore.coordination.member_addresses import follow_members
+from epochlake.metastore.coordination.reconfiguring import (
+    LOOK_SECONDS,
+    STEP_SECONDS,
+    Answer,
+    EnsembleMover,
+    EnsembleNotes,
+    ask,
+)
+from epochlake.metastore.errors import ConfigurationError
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Node, NodeState
+from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.log_members import Candidate, choose_members, member_count
+
+if TYPE_CHECKING:
+    from epochlake.jobs.cluster import Cluster
+
+ROLES = {VOTER: "voter", OBSERVER: "observer"}
+
+
+class CoordinationMemberRow(msgspec.Struct, frozen=True):
+    """A ZooKeeper server. `server`: its number; `address`: where the others reach it, `client`: where clients do.
+    `role`: voter or observer. `node`: the node that it runs on, as far as somebody has said so, else empty. `state`:
+    leader, follower or observer as it says itself; `trouble`: why it does not say so, else empty.
+    """
+
+    server: int
+    address: str
+    client: str
+    role: str
+    node: str
+    state: str
+    trouble: str
+
+
+class CoordinationChange(msgspec.Struct, frozen=True):
+    """A change of the coordination members that was begun and not ended: from `before` to `target`, as ZooKeeper writes
+    them, and the step that comes next.
+    """
+
+    before: tuple[str, ...]
+    target: tuple[str, ...]
+    next: str
+
+
+class CoordinationMembers(msgspec.Struct, frozen=True):
+    """The ZooKeeper servers, as the ensemble itself names them at a version of its configuration. `connect`: what
+    `[zookeeper] connect` is to be, where the ensemble knows; `configured`: what it is. `change`: what was begun and not
+    ended, else null.
+    """
+
+    version: str
+    members: tuple[CoordinationMemberRow, ...]
+    change: CoordinationChange | None
+    connect: str
+    configured: str
+
+
+class CoordinationProposed(msgspec.Struct, frozen=True):
+    """The coordination members that a cluster is to have, as ZooKeeper writes them: chosen for its normal `nodes`, or
+    named (null). `steps`: what is done for it, in order. `unavailable`: servers that were not chosen among, each with
+    why. `runs_on`: by number, the node that a server runs on, as far as that is known.
+    """
+
+    nodes: int | None
+    members: tuple[str, ...]
+    steps: tuple[str, ...]
+    unavailable: dict[str, str]
+    runs_on: dict[str, str]
+
+
+class Ensemble:
+    """The ensemble of a configuration; close it at the end. Raises ConfigurationError for the embedded ZooKeeper, and
+    CoordinationUnavailable.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        settings = configuration.zookeeper
+        if settings.connect == EMBEDDED:
+            raise ConfigurationError(
+                "[zookeeper] connect is 'embedded': one server on the machine of the root, and no ensemble",
+                hint="Set up servers as docs/upkeep.md says, and name them in [zookeeper] connect",
+            )
+        self._configured = settings.connect
+        self._session = Coordination(
+            settings.connect,
+            settings.path,
+            session_timeout=settings.session_timeout_seconds,
+            operator=settings.operator,
+        )
+        follow_members(self._session)
+        self.mover = EnsembleMover(self._session, STEP_SECONDS, LOOK_SECONDS)
+
+    def __enter__(self) -> Ensemble:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.close()
+
+    def describe(self) -> CoordinationMembers:
+        """The members as they answer, and what is unfinished."""
+        now, notes = self.mover.configuration(), self.mover.notes()
+        answers = _ask_all(now.servers)
+        change = None
+        if notes.change is not None:
+            step = next_step(now.servers, [parse_server(one) for one in notes.change.target])
+            change = CoordinationChange(notes.change.before, notes.change.target, str(step or "to call it ended"))
+        return CoordinationMembers(
+            version=f"{now.version:x}",
+            members=tuple(_row(server, answers[server.number], notes) for server in now.servers),
+            change=change,
+            connect=now.connect,
+            configured=self._configured,
+        )
+
+    def named(self, members: Sequence[str]) -> CoordinationProposed:
+        """What changes when these become the members. Raises InvalidRequest for what cannot be understood."""
+        now, notes = self.mover.configuration(), self.mover.notes()
+        known = _known(now, notes)
+        servers, runs_on = _parsed(members, known)
+        return _proposed(now, servers, None, {}, runs_on)
+
+    def propose(self, cluster: Cluster, candidates: Sequence[str] = ()) -> CoordinationProposed:
+        """As many members as the size of the cluster asks for, chosen among those that are there and `candidates`: each
+        on another normal node, spread over datacenters and racks, with few changes. Raises InvalidRequest when too few
+        can be.
+        """
+        now, notes = self.mover.configuration(), self.mover.notes()
+        known = _known(now, notes)
+        named, said = _parsed(candidates, known)
+        runs_on = {int(number): node for number, node in notes.nodes.items()} | said
+        # A candidate by its number alone is one of the members: it says where that runs.
+        of_number = {server.number: server for server in (*named, *now.servers)}
+        answers = _ask_all(tuple(of_number.values()))
+        normal = _normal_nodes(cluster.catch_up())
+        found: dict[str, list[Server]] = {}
+        unavailable: dict[str, str] = {}
+        for number, server in sorted(of_number.items()):
+            node = normal.get(runs_on.get(number, ""))
+            reason = _obstacle(server, answers[number], runs_on.get(number), node, now)
+            if reason or node is None:
+                unavailable[f"server {number}"] = reason
+            else:
+                found.setdefault(node.name, []).append(server)
+        members = {server.number: server for server in now.servers}
+        servers = _chosen(found, normal, members, member_count(len(normal)))
+        if servers is None:
+            raise _too_few(len(normal), unavailable)
+        chosen_on = {server.number: runs_on[server.number] for server in servers}
+        return _proposed(now, servers, len(normal), unavailable, chosen_on)
+
+    def reconfigure(self, proposed: CoordinationProposed) -> None:
+        """Make the members those that were proposed. Raises as `EnsembleMover.begin`."""
+        nodes = {int(number): node for number, node in proposed.runs_on.items()}
+        self.mover.begin([parse_server(one) for one in proposed.members], nodes)
+
+
+def _ask_all(servers: Sequence[Server]) -> dict[int, Answer]:
+    """What each says, by its number; a server that hangs holds up nobody else."""
+    with ThreadPoolExecutor(max(1, len(servers))) as pool:
+        return dict(
+            zip(
+                [server.number for server in servers],
+                pool.map(lambda server: ask(server, LOOK_SECONDS), servers),
+                strict=True,
+            )
+        )
+
+
+def _row(server: Server, answer: Answer, notes: EnsembleNotes) -> CoordinationMemberRow:
+    trouble = answer.trouble
+    if not trouble and answer.number != server.number:
+        trouble = f"server {answer.number} is there"
+    return CoordinationMemberRow(
+        server=server.number,
+        address=server.address,
+        client=server.reached_at,
+        role=ROLES[server.role],
+        node=notes.nodes.get(str(server.number), ""),
+        state="" if trouble else answer.state,
+        trouble=trouble,
+    )
+
+
+def _known(now: EnsembleConfiguration, notes: EnsembleNotes) -> dict[int, Server]:
+    """The servers that a number alone names: the members, and those of an unfinished change."""
+    change = notes.change
+    of_change = [parse_server(one) for one in (*change.before, *change.target)] if change is not None else []
+    return {server.number: server for server in (*of_change, *now.servers)}
+
+
+def _parsed(members: Sequence[str], known: Mapping[int, Server]) -> tuple[list[Server], dict[int, str]]:
+    """Servers as they are named on the command line, and on which nodes they run: `4=zk4:2888:3888;2181@n4`, and `4`,
+    `4@n4`, `4:observer` for those that are known.
+    """
+    servers: list[Server] = []
+    runs_on: dict[int, str] = {}
+    for member in members:
+        text, _, node = member.partition("@")
+        number, _, role = text.partition(":")
+        if not number.strip().isdigit():
+            server = parse_server(text)
+        elif int(number) not in known:
+            raise InvalidRequest(
+                f"server {number} is not known to the ensemble", hint=f"Write it out: '{number}=HOST:2888:3888;2181'"
+            )
+        elif role not in ("", *ROLES, *ROLES.values()):
+            raise InvalidRequest(f"{role!r} is no part of a server", hint="There are voter and observer")
+        else:
+            server = known[int(number)].as_role(OBSERVER if role == OBSERVER else VOTER)
+        servers.append(server)
+        if node:
+            runs_on[server.number] = node
+    return servers, runs_on
+
+
+def _normal_nodes(metadata: ClusterMetadata) -> dict[str, Node]:
+    nodes = metadata.directory.nodes.values()
+    return {node.name: node for node in nodes if node.state is NodeState.NORMAL and not node.lost}
+
+
+def _obstacle(server: Server, answer: Answer, name: str | None, node: Node | None, now: EnsembleConfiguration) -> str:
+    """Why a server cannot be chosen, else empty."""
+    is_member = now.find(server.number) is not None
+    if name is None:
+        return f"on which node it runs was not said: name it as {server.number}@NODE"
+    if node is None:
+        return f"{name} is no normal node"
+    if node.maintenance and not is_member:
+        return f"{name} is in maintenance"
+    if answer.trouble:
+        return answer.trouble
+    if answer.number != server.number:
+        return f"server {answer.number} is there"
+    return ""
+
+
+def _chosen(
+    found: Mapping[str, Sequence[Server]], normal: Mapping[str, Node], members: Mapping[int, Server], count: int
+) -> list[Server] | None:
+    """`count` servers, an odd number of them voters; None where there are not so many nodes with one."""
+
+    def candidates(names: Sequence[str], is_member: Callable[[Server], bool]) -> list[Candidate]:
+        return [
+            Candidate(name, normal[name].datacenter, normal[name].rack, name, is_member(best[name])) for name in names
+        ]
+
+    def votes(server: Server) -> bool:
+        return server.number in members and members[server.number].votes
+
+    # Of two servers on one machine one is enough: that which is there already.
+    best = {
+        name: min(servers, key=lambda one: (not votes(one), one.number not in members, one.number))
+        for name, servers in found.items()
+    }
+    if len(best) < count or not count:
+        return None
+    chosen = [one.name for one in choose_members(candidates(sorted(best), lambda one: one.number in members), count)]
+    voters = {one.name for one in choose_members(candidates(chosen, votes), count - (count + 1) % 2)}
+    return [best[name].as_role(VOTER if name in voters else OBSERVER) for name in chosen]
+
+
+def _proposed(
+    now: EnsembleConfiguration,
+    servers: Sequence[Server],
+    nodes: int | None,
+    unavailable: dict[str, str],
+    runs_on: Mapping[int, str],
+) -> CoordinationProposed:
+    wanted = sorted(servers, key=lambda server: server.number)
+    steps = []
+    reached = {server.number: server for server in now.servers}
+    while (step := next_step(tuple(reached.values()), wanted)) is not None:
+        steps.append(str(step))
+        if step.joining is not None:
+            reached[step.joining.number] = step.joining
+        elif step.leaving is not None:
+            del reached[step.leaving]
+    return CoordinationProposed(
+        nodes=nodes,
+        members=tuple(map(str, wanted)),
+        steps=tuple(steps),
+        unavailable=dict(sorted(unavailable.items())),
+        runs_on={str(number): node for number, node in sorted(runs_on.items())},
+    )
+
+
+def _too_few(nodes: int, unavailable: Mapping[str, str]) -> InvalidRequest:
+    count = member_count(nodes)
+    if not count:
+        return InvalidRequest("no node is normal yet that could run a ZooKeeper server", hint="Name the servers")
+    said = "; ".join(f"{name}: {reason}" for name, reason in sorted(unavailable.items())) or "no others were named"
+    return InvalidRequest(
+        f"a cluster of {nodes} normal nodes is to have {count} coordination members, and fewer can be one ({said})",
+        hint="Prepare servers on more nodes and name them beside --auto, as '4=HOST:2888:3888;2181@NODE'; or name all",
+    )

@@ -1,0 +1,373 @@
+"""Changing the servers of a ZooKeeper ensemble while it serves, by its own reconfiguration, one server at a time.
+
+What is under way is kept by the ensemble itself, in one znode, so anybody can go on after anybody. Each step names the
+version of the configuration that it was chosen for, and ZooKeeper refuses it at any other. Before a change is called
+ended, the version is raised once more: a step of somebody who stood still for an hour is refused after that as well.
+(docs/decisions/135-coordination-members.md)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+from epochlake.metastore.coordination.client import Coordination, Value
+from epochlake.metastore.coordination.embedded.files import four_letter_command
+from epochlake.metastore.coordination.ensemble import (
+    EnsembleConfiguration,
+    Server,
+    Step,
+    next_step,
+    parse_configuration,
+    parse_server,
+    require_possible,
+)
+from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, UnknownFormat
+from epochlake.placement.errors import InvalidRequest
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadArgumentsError,
+    BadVersionError,
+    NewConfigNoQuorumError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    ReconfigDisabledError,
+    ReconfigInProcessError,
+    UnimplementedError,
+)
+
+logger = logging.getLogger(__name__)
+
+CONFIGURATION = "/zookeeper/config"
+"""The znode in which an ensemble says who its servers are."""
+NOTES = "/epochlake-ensemble"
+"""The znode with a change that is under way: one for the ensemble, however many clusters share it."""
+
+STEP_SECONDS = 60.0
+"""How long a server may take to catch up, and the ensemble to take a step."""
+LOOK_SECONDS = 2.0
+"""How long a server may take to say what it is."""
+
+_PAUSE_SECONDS = 0.2
+_SESSION_SECONDS = 10.0
+
+
+class UnfinishedChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Servers as ZooKeeper writes them: those of before, and those that the change leads to."""
+
+    before: tuple[str, ...]
+    target: tuple[str, ...]
+
+
+class EnsembleNotes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept beside the ensemble's own configuration. `nodes`: by number of the server, the node of the cluster
+    that it runs on, as somebody has said.
+    """
+
+    nodes: dict[str, str] = {}
+    change: UnfinishedChange | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a server says of itself. `state`: leader, follower, observer or standalone; `trouble`: why it does not say
+    so, else empty.
+    """
+
+    number: int | None = None
+    state: str = ""
+    configuration: EnsembleConfiguration | None = None
+    trouble: str = ""
+
+
+def ask(server: Server, timeout: float = LOOK_SECONDS) -> Answer:
+    """What answers at the address of a server, by ZooKeeper's commands for operators. Never raises."""
+    host, _, port = server.reached_at.rpartition(":")
+    if not port:
+        return Answer(trouble="the ensemble does not know where its clients reach it")
+    host = host.strip("[]")
+    said = four_letter_command(host, int(port), b"conf", timeout).decode("utf-8", "replace")
+    settings, _, membership = said.partition("membership:")
+    values = dict(line.split("=", 1) for line in settings.splitlines() if "=" in line)
+    if "dataDir" not in values:
+        if "whitelist" in said:
+            return Answer(trouble="it does not answer the commands conf and srvr (4lw.commands.whitelist)")
+        return Answer(trouble="it follows no leader" if said else "it does not answer")
+    state = four_letter_command(host, int(port), b"srvr", timeout).decode("utf-8", "replace").partition("Mode: ")[2]
+    try:
+        number = int(values.get("serverId", "0"))
+        return Answer(number, state.split("\n")[0].strip(), parse_configuration(membership))
+    except (ValueError, InvalidRequest):
+        return Answer(trouble="it is no server of an ensemble")
+
+
+class EnsembleMover:
+    """Looks at the ensemble that a session leads to, and changes it. `step_seconds`: how long a server may take to
+    catch up, and the ensemble to take a step; `look_seconds`: how long a server may take to say what it is.
+    """
+
+    def __init__(
+        self, coordination: Coordination, step_seconds: float = STEP_SECONDS, look_seconds: float = LOOK_SECONDS
+    ) -> None:
+        self._coordination = coordination
+        self._step_seconds = step_seconds
+        self._look_seconds = look_seconds
+
+    def configuration(self) -> EnsembleConfiguration:
+        """The servers, no older than the call. Raises CoordinationUnavailable; InvalidRequest for a configuration with
+        groups or weights.
+        """
+        value = self._coordination.barrier(CONFIGURATION, STEP_SECONDS)
+        return parse_configuration("" if value is None else value.data.decode())
+
+    def notes(self) -> EnsembleNotes:
+        """What is under way, and which nodes servers run on, no older than the call."""
+        return self._notes()[0]
+
+    def begin(self, target: Collection[Server], nodes: Mapping[int, str] | None = None) -> EnsembleConfiguration:
+        """Make `target` the servers of the ensemble, and return when they are. `nodes`: where servers run, as far as it
+        is new.
+
+        Also in place of a change that is unfinished: --cancel goes back to the servers of before that one then. Raises
+        InvalidRequest for what cannot be an ensemble, and for what somebody else has put in place of it meanwhile;
+        ConfigurationError when the ensemble may not be changed; CoordinationUnavailable when a server does not answer
+        in time. Whatever is raised or killed, `resume` goes on and `cancel` goes back, if the change was begun.
+        """
+        wanted = _in_order(target)
+        require_possible(wanted)
+        now = self.configuration()
+        if not now.servers:
+            raise _not_an_ensemble()
+        _require_same_places(now, wanted)
+        if self.notes().change is None and _same(now.servers, wanted):
+            self._note(lambda notes: _with_nodes(notes, wanted, nodes or {}))
+            return now
+        for server in wanted:
+            if now.find(server.number) is None:
+                self._wait_until_caught_up(server)
+        # Nothing is written when it would be refused.
+        self._raise_version()
+
+        def begun(notes: EnsembleNotes) -> EnsembleNotes:
+            before = notes.change.before if notes.change is not None else tuple(map(str, now.servers))
+            changed = msgspec.structs.replace(notes, change=UnfinishedChange(before, tuple(map(str, wanted))))
+            return _with_nodes(changed, [*wanted, *map(parse_server, before)], nodes or {})
+
+        self._note(begun)
+        return self._carry_out(wanted)
+
+    def resume(self) -> EnsembleConfiguration:
+        """End the change that was begun. Raises as `begin`, and InvalidRequest where there is none."""
+        return self._carry_out(_target_of(self._unfinished()))
+
+    def cancel(self) -> EnsembleConfiguration:
+        """Go back to the servers of before the change that was begun. Raises as `resume`."""
+        before = _in_order(map(parse_server, self._unfinished().before))
+
+        def back(notes: EnsembleNotes) -> EnsembleNotes:
+            if notes.change is None:
+                raise _nothing_unfinished()
+            change = msgspec.structs.replace(notes.change, target=tuple(map(str, before)))
+            return msgspec.structs.replace(notes, change=change)
+
+        self._note(back)
+        return self._carry_out(before)
+
+    def _unfinished(self) -> UnfinishedChange:
+        change = self.notes().change
+        if change is None:
+            raise _nothing_unfinished()
+        return change
+
+    def _carry_out(self, wanted: tuple[Server, ...]) -> EnsembleConfiguration:
+        while True:
+            # In this order: who reads a configuration of after the last step of a change knows that it has ended.
+            now = self.configuration()
+            change = self.notes().change
+            if change is None and _same(now.servers, wanted):
+                return now
+            if change is None or _target_of(change) != wanted:
+                raise InvalidRequest(
+                    "somebody else has put another change of the coordination members in the place of this one",
+                    hint="See `epochlake metadata reconfigure --coordination --status`",
+                )
+            step = next_step(now.servers, wanted)
+            if step is None:
+                self._end(now, wanted)
+                continue
+            if step.joining is not None:
+                self._wait_until_caught_up(step.joining)
+            if self._take(step, now):
+                logger.info("ZooKeeper's ensemble: %s", step)
+                if step.joining is not None:
+                    self._wait_until_caught_up(step.joining)
+
+    def _end(self, now: EnsembleConfiguration, wanted: tuple[Server, ...]) -> None:
+        """Take the note of a change away whose servers are there, unless something has moved meanwhile."""
+        if not self._take(_nothing(now), now):
+            return
+
+        def ended(notes: EnsembleNotes) -> EnsembleNotes:
+            if notes.change is None or _target_of(notes.change) != wanted:
+                return notes
+            return _with_nodes(msgspec.structs.replace(notes, change=None), wanted, {})
+
+        self._note(ended)
+
+    def _raise_version(self) -> None:
+        while not self._take(_nothing(now := self.configuration()), now):
+            pass
+
+    def _take(self, step: Step, at: EnsembleConfiguration) -> bool:
+        """Whether the ensemble took a step from this very configuration; False when it has another one by now."""
+        joining = str(step.joining) if step.joining is not None else None
+        leaving = str(step.leaving) if step.leaving is not None else None
+
+        def request(client: KazooClient) -> object:
+            return client.reconfig_async(joining, leaving, None, at.version)
+
+        deadline = time.monotonic() + self._step_seconds
+        while True:
+            left = max(_PAUSE_SECONDS, deadline - time.monotonic())
+            try:
+                self._coordination.call(f"reconfigure ({step})", request, left)
+                return True
+            except BadVersionError:
+                return False
+            except (NewConfigNoQuorumError, ReconfigInProcessError) as error:
+                if time.monotonic() > deadline:
+                    raise CoordinationUnavailable(
+                        f"ZooKeeper does not take the step in which {step}: {_why(error)}",
+                        hint="Start the servers that are away; then --resume goes on and --cancel goes back",
+                    ) from error
+                time.sleep(_PAUSE_SECONDS)
+            except NoAuthError as error:
+                raise ConfigurationError(
+                    "ZooKeeper lets only its operator change the ensemble",
+                    hint="Give `[zookeeper] operator` as EPOCHLAKE__ZOOKEEPER__OPERATOR=super:PASSWORD "
+                    "(DigestAuthenticationProvider.superDigest in the configuration of each server)",
+                ) from error
+            except (ReconfigDisabledError, UnimplementedError) as error:
+                raise _not_an_ensemble() from error
+            except BadArgumentsError as error:
+                raise InvalidRequest(f"ZooKeeper refuses the step in which {step}") from error
+
+    def _wait_until_caught_up(self, server: Server) -> None:
+        """Wait until a server of this number follows this ensemble, with all that it had when it was asked."""
+        deadline = time.monotonic() + self._step_seconds
+        while (trouble := self._behind(server, deadline)) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)
+        if trouble:
+            raise CoordinationUnavailable(
+                f"server {server.number} at {server.reached_at} does not follow the ensemble: {trouble}",
+                hint="Prepare it by `epochlake metadata prepare-server` on its machine, and start it",
+            )
+
+    def _behind(self, server: Server, deadline: float) -> str:
+        """Why a server does not have all that the ensemble has now, else empty."""
+        answer = ask(server, self._look_seconds)
+        if answer.trouble:
+            return answer.trouble
+        if answer.number != server.number:
+            return f"it is server {answer.number}"
+        now = self.configuration()
+        if answer.configuration is None or not _same(answer.configuration.servers, now.servers):
+            return "the servers that it knows are others"
+        try:
+            # A `sync` by way of the server itself: answered when it has what its leader had.
+            with Coordination(
+                server.reached_at,
+                self._coordination.base,
+                session_timeout=_SESSION_SECONDS,
+                connect_timeout=max(self._look_seconds, deadline - time.monotonic()),
+            ) as through:
+                known = EnsembleMover(through, self._step_seconds).configuration()
+        except CoordinationUnavailable as error:
+            return error.statement
+        return "" if known.version >= now.version else "it is behind"
+
+    def _notes(self) -> tuple[EnsembleNotes, Value | None]:
+        value = self._coordination.barrier(NOTES, STEP_SECONDS)
+        if value is None or not value.data:
+            return EnsembleNotes(), value
+        try:
+            return msgspec.json.decode(value.data, type=EnsembleNotes), value
+        except msgspec.MsgspecError as error:
+            raise UnknownFormat(
+                f"the znode {NOTES} was written by another version, or by somebody else: {error}",
+                hint="Use the newest version; when no change of the servers is under way, delete that znode",
+            ) from error
+
+    def _note(self, change: Callable[[EnsembleNotes], EnsembleNotes]) -> None:
+        """Write what `change` makes of the notes, of whatever somebody else has made of them meanwhile."""
+        while True:
+            notes, value = self._notes()
+            changed = change(notes)
+            if changed == notes:
+                return
+            try:
+                self._write(msgspec.json.encode(changed), value)
+                return
+            except (BadVersionError, NoNodeError, NodeExistsError):
+                # Also our own, when the answer was lost: what `change` does is done then, and is looked at again.
+                continue
+
+    def _write(self, data: bytes, seen: Value | None) -> None:
+        if seen is None:
+            self._coordination.call("note a change", lambda client: client.create_async(NOTES, data))
+        else:
+            self._coordination.call("note a change", lambda client: client.set_async(NOTES, data, seen.version))
+
+
+def _nothing(now: EnsembleConfiguration) -> Step:
+    """A step that changes nothing but the version: a server leaves that was not there."""
+    return Step(leaving=max((server.number for server in now.servers), default=0) + 1)
+
+
+def _in_order(servers: Collection[Server] | map[Server]) -> tuple[Server, ...]:
+    return tuple(sorted(servers, key=lambda server: server.number))
+
+
+def _target_of(change: UnfinishedChange) -> tuple[Server, ...]:
+    return _in_order(map(parse_server, change.target))
+
+
+def _same(servers: Collection[Server], others: Collection[Server]) -> bool:
+    return _in_order(servers) == _in_order(others)
+
+
+def _with_nodes(notes: EnsembleNotes, servers: Collection[Server], nodes: Mapping[int, str]) -> EnsembleNotes:
+    """With what was said of the nodes of servers, as long as they have to do with the ensemble."""
+    known = notes.nodes | {str(number): node for number, node in nodes.items()}
+    kept = {str(server.number): known[str(server.number)] for server in servers if str(server.number) in known}
+    return msgspec.structs.replace(notes, nodes=dict(sorted(kept.items())))
+
+
+def _require_same_places(now: EnsembleConfiguration, wanted: Collection[Server]) -> None:
+    for server in wanted:
+        found = now.find(server.number)
+        if found is not None and found.as_role(server.role) != server:
+            raise InvalidRequest(
+                f"server {server.number} is at {found.address} already",
+                hint="Give a server elsewhere another number, and its own data",
+            )
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ReconfigInProcessError):
+        return "another step goes on"
+    return "a majority of the voters of after it would not follow the leader"
+
+
+def _not_an_ensemble() -> ConfigurationError:
+    return ConfigurationError(
+        "the servers of this ZooKeeper cannot be changed while it serves",
+        hint="Set reconfigEnabled=true and standaloneEnabled=false in the configuration of each server, as "
+        "conf/zookeeper.cfg has it, and start them again one by one",
+    )
+
+
+def _nothing_unfinished() -> InvalidRequest:
+    return InvalidRequest("no change of the coordination members is unfinished")

@@ -1,0 +1,123 @@
+"""Which ZooKeeper servers a cluster is to have, how they are named on the command line, and what their files hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from epochlake.jobs.upkeep.coordination_members import _chosen, _parsed
+from epochlake.metastore.coordination.ensemble import OBSERVER, Server, parse_configuration, parse_server
+from epochlake.metastore.coordination.server_files import DYNAMIC, STATIC, digest_of, write_server_files
+from epochlake.metastore.metadata.model import Node, NodeId, NodeState
+from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.log_members import member_count
+
+from tests.support.command_line import CommandLine
+from tests.support.storages import STORAGE
+
+
+def server(number: int) -> Server:
+    return parse_server(f"{number}=zk{number}:2888:3888;2181")
+
+
+def nodes(racks: Sequence[str]) -> dict[str, Node]:
+    """A node for each, n01, n02, …"""
+    return {
+        f"n{at:02}": Node(NodeId(at), f"n{at:02}", f"h{at}", "dc1", rack, (), NodeState.NORMAL)
+        for at, rack in enumerate(racks, 1)
+    }
+
+
+def chosen(racks: Sequence[str], members: Sequence[Server] = (), spares: int | None = None) -> list[Server] | None:
+    """Of a server for each node, with the number of the node, or for the first `spares` of them."""
+    normal = nodes(racks)
+    found = {name: [server(int(name[1:]))] for name in list(normal)[:spares]}
+    return _chosen(found, normal, {one.number: one for one in members}, member_count(len(normal)))
+
+
+@pytest.mark.parametrize(
+    ("size", "voters", "observers"), [(1, 1, 0), (2, 1, 0), (3, 3, 0), (5, 3, 0), (6, 5, 0), (100, 5, 0), (101, 9, 1)]
+)
+def test_as_many_members_as_the_size_of_the_cluster_asks_for_and_an_odd_number_votes(
+    size: int, voters: int, observers: int
+) -> None:
+    found = chosen([f"r{at % 10}" for at in range(size)])
+    assert found is not None
+    assert [sum(one.votes for one in found), sum(not one.votes for one in found)] == [voters, observers]
+
+
+def test_members_are_spread_over_racks_and_those_of_before_stay() -> None:
+    assert chosen(["a", "a", "a", "b", "c"]) == [server(1), server(4), server(5)]
+    assert chosen(["a", "a", "a", "b", "c"], [server(3), server(5)]) == [server(3), server(4), server(5)]
+    # Rack a has two of the three: one of them gives way.
+    assert chosen(["a", "a", "b", "c"], [server(1), server(2), server(3)]) == [server(1), server(3), server(4)]
+
+
+def test_of_ten_the_one_that_observed_before_goes_on_observing() -> None:
+    before = [server(number).as_role(OBSERVER) if number == 3 else server(number) for number in range(1, 11)]
+    assert chosen([f"r{at % 10}" for at in range(101)], before) == before
+
+
+def test_of_two_servers_on_one_node_the_one_that_is_there_is_enough() -> None:
+    normal = nodes(["a", "b", "c"])
+    found = {"n01": [server(1), server(7)], "n02": [server(2)], "n03": [server(3), server(9)]}
+    assert _chosen(found, normal, {7: server(7)}, 3) == [server(7), server(2), server(3)]
+
+
+def test_too_few_nodes_with_a_server_are_no_reason_to_have_fewer() -> None:
+    assert chosen(["a", "b", "c"], spares=2) is None
+    assert chosen([]) is None
+
+
+def test_known_servers_are_named_by_their_numbers() -> None:
+    known = {4: server(4), 5: server(5).as_role(OBSERVER)}
+    servers, runs_on = _parsed(["4:observer@n4", "5@n5", "6=zk6:2888:3888;2181@n6", "5:voter"], known)
+    assert servers == [server(4).as_role(OBSERVER), server(5), server(6), server(5)]
+    assert runs_on == {4: "n4", 5: "n5", 6: "n6"}
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"), [("7", "server 7 is not known"), ("4:leader", "'leader' is no part"), ("zk4", "is no server")]
+)
+def test_what_names_no_server_is_refused(named: str, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        _parsed([named], {4: server(4)})
+
+
+def test_a_server_begins_with_the_members_and_itself_and_keeps_what_somebody_has_set(tmp_path: Path) -> None:
+    place = tmp_path / "größer"
+    write_server_files(STORAGE, str(place), server(4), [server(1), server(2)], "super:secret")
+    settings = (place / STATIC).read_text(encoding="latin-1")
+    assert (place / "data" / "myid").read_text() == "4\n"
+    assert parse_configuration((place / DYNAMIC).read_text()).servers == (server(1), server(2), server(4))
+    assert f"superDigest={digest_of('super:secret')}\n" in settings
+    assert "secret" not in settings.replace("superDigest", "")
+    assert f"dynamicConfigFile={tmp_path}/gr\\u00f6\\u00dfer/zoo.cfg.dynamic\n" in settings
+    # As ZooKeeper leaves it, and somebody has changed it.
+    changed = settings.replace("tickTime=500", "tickTime=2000").replace(DYNAMIC, f"{DYNAMIC}.100000003")
+    (place / STATIC).write_text(changed, encoding="latin-1")
+    write_server_files(STORAGE, str(place), server(4), [server(2), server(4)])
+    again = (place / STATIC).read_text(encoding="latin-1")
+    assert sorted(again.splitlines()) == sorted(settings.replace("tickTime=500", "tickTime=2000").splitlines())
+    assert parse_configuration((place / DYNAMIC).read_text()).servers == (server(2), server(4))
+
+
+def test_a_digest_is_what_zookeeper_makes_of_a_password() -> None:
+    # The digest that ZooKeeper's own tests have for this password.
+    assert digest_of("super:super") == "super:gG7s8t3oDEtIqF6DM9LlI/R+9Ss="
+
+
+def test_the_embedded_zookeeper_has_no_coordination_members(
+    empty: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words in (["describe"], ["reconfigure", "--status"]):
+        refused = empty.json("metadata", *words, "--coordination")
+        assert (refused.code, refused.error["hint"][:14]) == (2, "Set up servers")
+    monkeypatch.setenv("EPOCHLAKE__ZOOKEEPER__OPERATOR", "super:secret")
+    assert "secret" not in empty.text("config", "show").out
+
+
+@pytest.mark.parametrize("words", [["--auto", "--resume"], ["4", "--accept-loss"], ["--resume", "--dry-run"], []])
+def test_what_does_not_go_together_is_refused(empty: CommandLine, words: list[str]) -> None:
+    assert empty.json("metadata", "reconfigure", "--coordination", *words).code == 2
