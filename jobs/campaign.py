@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -41,7 +41,7 @@ FAILURES = Path("build/histories")
 KEPT = Path("tests/data/histories")
 """Where those are that have become tests."""
 LONGEST_SECONDS = 300.0
-"""Of real time, after which a history counts as one that does not end."""
+"""Of work, after which a history counts as one that does not end."""
 MOST_STEPS = 2_000_000
 """After which a history counts as one that does not end: most have 15,000."""
 STEPS = "EPOCHLAKE_CAMPAIGN_STEPS"
@@ -61,7 +61,7 @@ class Task(msgspec.Struct, frozen=True):
 
 class Outcome(msgspec.Struct, frozen=True):
     """One history: its steps, what was done to it, what it met, how often each outcome was told, and what did not hold
-    of it.
+    of it. `is_cut_off`: the time was over before it had ended, so nothing is known of it.
     """
 
     kind: str
@@ -75,10 +75,11 @@ class Outcome(msgspec.Struct, frozen=True):
     violations: tuple[str, ...] = ()
     weights: dict[str, float] = {}
     theme: str = ""
+    is_cut_off: bool = False
 
 
 class Run(NamedTuple):
-    """What came out of one scenario."""
+    """What came out of one scenario. `is_cut_off`: it was ended where the time was over, and says nothing."""
 
     steps: int
     harm: Counter[str]
@@ -86,53 +87,69 @@ class Run(NamedTuple):
     coverage: Counter[str]
     violations: list[str]
     said: list[Step]
+    is_cut_off: bool = False
 
 
 def drawn(task: Task) -> Scenario:
     """The scenario of a task."""
-    from epochlake.jobs.testing import log_themes, row_themes
+    from epochlake.jobs.testing import log_themes, merge_drawing, row_themes
     from epochlake.jobs.testing.log_drawing import log_scenario
-    from epochlake.jobs.testing.merge_drawing import merge_scenario
     from epochlake.jobs.testing.row_drawing import row_scenario
 
     match task.kind:
         case "log":
             return log_scenario(task.seed, task.weights, theme=log_themes.BY_NAME[task.theme] if task.theme else None)
         case "merges":
-            return merge_scenario(task.seed, task.weights)
+            about = merge_drawing.BY_NAME[task.theme] if task.theme else None
+            return merge_drawing.merge_scenario(task.seed, task.weights, theme=about)
     return row_scenario(task.seed, task.weights, theme=row_themes.BY_NAME[task.theme] if task.theme else None)
 
 
 def theme_names(kind: str) -> list[str]:
     """What histories of a kind can be about."""
-    from epochlake.jobs.testing import log_themes, row_themes
+    from epochlake.jobs.testing import log_themes, merge_drawing, row_themes
 
-    return {"log": list(log_themes.BY_NAME), "rows": list(row_themes.BY_NAME)}.get(kind, [])
+    themes: dict[str, Mapping[str, object]] = {
+        "log": log_themes.BY_NAME,
+        "rows": row_themes.BY_NAME,
+        "merges": merge_drawing.BY_NAME,
+    }
+    return list(themes.get(kind, {}))
 
 
-def run(scenario: Scenario, *, accesses: bool = False) -> Run:
+def run(scenario: Scenario, *, accesses: bool = False, until: float | None = None) -> Run:
     """Run one scenario. An error of the world itself is a violation as well, and not coming to an end.
 
-    `accesses`: keep each of them.
+    `accesses`: keep each of them. `until`: when the time is over, in seconds since 1970: it is cut off then.
     """
-    from epochlake.jobs.testing.scheduler import watched
+    from epochlake.jobs.testing.scheduler import WorldEnded, watched
     from epochlake.jobs.testing.world import world_of
 
     world = world_of(scenario)
     world.scheduler.most_steps = int(os.environ.get(STEPS, MOST_STEPS))
     world.scheduler.traced = accesses
     trace = world.scheduler.trace
+    none: Counter[str] = Counter()
+    until = math.inf if until is None else until
     try:
-        with watched(world.scheduler, LONGEST_SECONDS):
+        with watched(world.scheduler, LONGEST_SECONDS, until):
             return _run(scenario, world)
-    except Exception as error:
-        none: Counter[str] = Counter()
+    except (Exception, WorldEnded) as error:
+        if world.scheduler.is_late and time.time() >= until:
+            return Run(world.scheduler.steps, none, none, none, [], trace, is_cut_off=True)
         found = [f"the world ended by {type(error).__name__}: {error}"]
         return Run(world.scheduler.steps, none, none, none, found, trace)
 
 
 def _run(scenario: Scenario, world: World) -> Run:
-    from epochlake.jobs.testing import log_checkers, log_histories, merge_histories, row_checkers, row_histories
+    from epochlake.jobs.testing import (
+        log_checkers,
+        log_histories,
+        merge_checkers,
+        merge_histories,
+        row_checkers,
+        row_histories,
+    )
 
     trace = world.scheduler.trace
     if scenario.kind == "log":
@@ -142,18 +159,18 @@ def _run(scenario: Scenario, world: World) -> Run:
     if scenario.kind == "merges":
         merges = merge_histories.merge_history(scenario, world=world)
         told = Counter(f"{one.kind}, {'acknowledged' if one.acknowledged else 'not'}" for one in merges.accesses)
-        found = merge_histories.violations(merges)
+        found = merge_checkers.violations(merges)
         return Run(merges.steps, merges.harm, told, merges.coverage, found, trace)
     rows = row_histories.row_history(scenario, world=world)
     told = Counter(f"{one.kind}, {'acknowledged' if one.acknowledged else 'not'}" for one in rows.accesses)
     return Run(rows.steps, rows.harm, told, rows.coverage, row_checkers.violations(rows), trace)
 
 
-def attempt(task: Task) -> Outcome:
-    """Run the history of a task."""
+def attempt(task: Task, until: float | None = None) -> Outcome:
+    """Run the history of a task. `until`: as of `run`."""
     started = time.monotonic()
     scenario = drawn(task)
-    done = run(scenario)
+    done = run(scenario, until=until)
     return Outcome(
         task.kind,
         task.seed,
@@ -166,6 +183,7 @@ def attempt(task: Task) -> Outcome:
         tuple(done.violations),
         task.weights if done.violations else {},
         task.theme,
+        done.is_cut_off,
     )
 
 
@@ -204,6 +222,8 @@ class Campaign:
         self._theme = theme
         self.first = first
         self.ended: list[Outcome] = []
+        self.cut_off: list[Outcome] = []
+        """Those that had not ended when the time was over; they are not in the results."""
         self._results = results
         self._steered = steered
         self._tables = tables
@@ -214,11 +234,13 @@ class Campaign:
                 self._add(outcome)
 
     def run(self, histories: int | None, seconds: float | None = None) -> Iterator[Outcome]:
-        """Run until so many seeds of each kind are done, or the time is over; each outcome as it comes."""
+        """Run until so many seeds of each kind are done, or the time is over; each outcome as it comes. What has not
+        ended then is cut off.
+        """
         from epochlake.jobs.testing.folder_disk import forget_the_dead
 
         forget_the_dead()
-        began = time.monotonic()
+        until = None if seconds is None else time.time() + seconds
         # Each history in a process that has begun with the same hashes: sets have one order then.
         os.environ["PYTHONHASHSEED"] = "0"
         spawn = multiprocessing.get_context("spawn")
@@ -226,41 +248,46 @@ class Campaign:
         if self._processes == 0:
             _quiet()
             for one in tasks:
-                if seconds is not None and time.monotonic() - began > seconds:
+                if until is not None and time.time() > until:
                     return
-                yield self._keep(attempt(one))
+                yield from self._keep(attempt(one, until))
             return
         with ProcessPoolExecutor(self._processes, spawn, _begin_worker) as pool:
             running: list[Future[Outcome]] = []
             try:
                 while True:
-                    over = seconds is not None and time.monotonic() - began > seconds
+                    over = until is not None and time.time() > until
                     # What those before have met steers a task, so few are drawn ahead.
                     while not over and len(running) <= 2 * self._processes and (task := next(tasks, None)) is not None:
-                        running.append(pool.submit(attempt, task))
-                    if not running or over:
+                        running.append(pool.submit(attempt, task, until))
+                    if over:
+                        running = [one for one in running if not one.cancel()]
+                    if not running:
                         return
                     wait(running, return_when=FIRST_COMPLETED)
                     ended = next(one for one in running if one.done())
                     running.remove(ended)
-                    yield self._ended(ended)
+                    yield from self._ended(ended)
             finally:
                 # What has begun ends; nobody hears of it.
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ended(self, ended: Future[Outcome]) -> Outcome:
+    def _ended(self, ended: Future[Outcome]) -> Iterator[Outcome]:
         try:
             outcome = ended.result()
         except BrokenProcessPool as broken:
             raise WorkerDied("a process that ran histories has died; what it ran is not in the results") from broken
-        return self._keep(outcome)
+        yield from self._keep(outcome)
 
-    def _keep(self, outcome: Outcome) -> Outcome:
+    def _keep(self, outcome: Outcome) -> Iterator[Outcome]:
+        if outcome.is_cut_off:
+            self.cut_off.append(outcome)
+            return
         self._add(outcome)
         if self._results is not None:
             with self._results.open("ab") as file:
                 file.write(msgspec.json.encode(outcome) + b"\n")
-        return outcome
+        yield outcome
 
     def _tasks(self, histories: int | None) -> Iterator[Task]:
         done = {(outcome.kind, outcome.seed) for outcome in self.ended}
@@ -320,12 +347,18 @@ def _summary(kind: str, ended: Sequence[Outcome], seconds: float, met: Counter[s
     yield f"  met: {len(met)} pairs of what went on at the same time"
 
 
-def shorten(outcome: Outcome, most_tries: int) -> tuple[Scenario, Run]:
-    """The shortest scenario that fails as the history of an outcome did, and what comes out of it."""
+def shorten(outcome: Outcome, most_tries: int, until: float | None = None) -> tuple[Scenario, Run]:
+    """The shortest scenario that fails as the history of an outcome did, and what comes out of it. Where the time is
+    over, the shortest that was found `until` then.
+    """
     from epochlake.jobs.testing.shrinking import shrunk
 
     scenario = drawn(Task(outcome.kind, outcome.seed, outcome.weights, outcome.theme))
-    shortest = shrunk(scenario, lambda one: bool(run(one).violations), most_tries)
+
+    def fails(one: Scenario) -> bool:
+        return bool(run(one, until=until).violations)
+
+    shortest = shrunk(scenario, fails, most_tries, is_over=lambda: until is not None and time.time() > until)
     return shortest, run(shortest)
 
 
@@ -466,8 +499,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed = [outcome for outcome in campaign.ended if outcome.violations]
     for line in campaign.summary(time.monotonic() - began):
         print(line)
+    for one in campaign.cut_off:
+        print(f"{one.kind} history {one.seed} had not ended after {one.seconds:.0f} s, when the time was over")
     if failed and options.shorten:
-        _explain(min(failed, key=lambda one: one.steps), options.shorten)
+        until = None if seconds is None else time.time() + seconds - (time.monotonic() - began)
+        _explain(min(failed, key=lambda one: one.steps), options.shorten, until)
     return FAILED if failed else 0
 
 
@@ -481,9 +517,12 @@ def _keep_scenario(outcome: Outcome, scenario: Scenario) -> Path:
     return path
 
 
-def _explain(outcome: Outcome, most_tries: int) -> None:
+def _explain(outcome: Outcome, most_tries: int, until: float | None) -> None:
     _quiet()
-    scenario, done = shorten(outcome, most_tries)
+    if until is not None and time.time() > until:
+        print("The time is over, so no history that failed was made shorter.")
+        return
+    scenario, done = shorten(outcome, most_tries, until)
     path = _keep_scenario(outcome, scenario)
     print(f"\nThe shortest that was found to fail, as {path}:")
     shown(scenario, done)

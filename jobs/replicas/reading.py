@@ -71,6 +71,9 @@ LOOKED_UP = 64
 LOOKED_UP_ROWS = 1 << 24
 """So many rows these files have at most. There is a bit (2 MiB) for each of them, so that none is beyond the words."""
 
+OTHER_SIZE = "A data file has another size than it was written with:"
+"""What the error of a scan begins with that meets such a file."""
+
 _NOWHERE = -(1 << 30)
 """Where the words of a file without any begin: no row of a file leads from there to a word."""
 
@@ -142,7 +145,8 @@ def read_plan(spark: SparkSession, table: Table, plan: ReadPlan, names: Sequence
         rows = {run.name: run.copy.file.rows for run in _merged_runs(plan)}
         files = {one.file for one in told}
         if len(files) <= LOOKED_UP and sum(rows[name] for name in files) <= LOOKED_UP_ROWS:
-            return _without(spark, table, plan, columns, _looked_up(spark, words_of_files(told, rows)))
+            sizes = {copy.file.path.rpartition("/")[2]: copy.file.size for copy in plan.copies}
+            return _without(spark, table, plan, columns, _looked_up(spark, words_of_files(told, rows), sizes))
         return _rows_of(spark, table, plan, columns, partial(_not_superseded, told=told))
     merged_rows = sum({run.name: run.copy.file.rows for run in _merged_runs(plan)}.values())
     return _rows_of(spark, table, plan, columns, _not_superseded if merged_rows <= MOST_TOLD_ROWS else _ranked)
@@ -232,26 +236,49 @@ def _named(positions: Mapping[str, Sequence[int]]) -> Column | None:
     )
 
 
-def _looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]]) -> Column:
+def _looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]], sizes: Mapping[str, int]) -> Column:
     """Whether a row does not count, by its bit among the `words` of all files, one file after the other.
 
     The words are a scalar subquery of rows that this process has: that costs no stage, and plans stay short to read.
     However many files there are, the expression is small: every rule of the optimiser pays for each node of it.
+    `sizes` in bytes, of all files that are scanned.
     """
     from pyspark.sql import functions as F
 
     every = np.concatenate(list(words.values()))
     one_row = pa.table({WORDS: pa.ListArray.from_arrays([0, len(every)], pa.array(every))})
     begins = np.cumsum([0, *(len(one) for one in words.values())]).tolist()[:-1]
-    names = ", ".join(f"'{name}'" for name in words)
-    begin = f"get(array({', '.join(map(str, [_NOWHERE, *begins]))}), " + (
-        f"cast(array_position(array({names}), _metadata.file_name) as int))"
-    )
+    begin = _by_name(dict(zip(words, begins, strict=True)))
+    if len(sizes) <= LOOKED_UP and len(set(sizes.values())) == len(sizes):
+        begin = _by_size({name: begins[number] for number, name in enumerate(words)}, sizes)
     word = F.get(
         spark.createDataFrame(one_row).scalar(), F.expr(f"cast(shiftright(_metadata.row_index, 6) as int) + {begin}")
     )
     # Null, and not 1, where no word is told of a file.
     return F.getbit(word, F.expr("cast(_metadata.row_index & 63 as int)")).eqNullSafe(1)
+
+
+def _by_name(begins: Mapping[str, int]) -> str:
+    """Where the words of the file begin that a row is in, `_NOWHERE` for other files, as an expression of SQL."""
+    names = ", ".join(f"'{name}'" for name in begins)
+    return (
+        f"get(array({', '.join(map(str, [_NOWHERE, *begins.values()]))}), "
+        f"cast(array_position(array({names}), _metadata.file_name) as int))"
+    )
+
+
+def _by_size(begins: Mapping[str, int], sizes: Mapping[str, int]) -> str:
+    """As `_by_name`, where no two of all files that are scanned have one size: numbers are compared sooner than names.
+
+    A file of another size is none of those that it was told of: it fails the scan, and its rows are not shown.
+    """
+    known = {**begins, **{name: _NOWHERE for name in sizes if name not in begins}}
+    at = ", ".join(f"{sizes[name]}L" for name in known)
+    return (
+        f"coalesce(get(array({', '.join(map(str, known.values()))}), "
+        f"cast(array_position(array({at}), _metadata.file_size) as int) - 1), "
+        f"cast(raise_error(concat('{OTHER_SIZE} ', _metadata.file_path)) as int))"
+    )
 
 
 def _quoted(names: Iterable[str]) -> list[str]:

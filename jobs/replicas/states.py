@@ -39,13 +39,16 @@ KEPT_SECONDS = LOG_RETENTION_SECONDS / 24
 """What was not carried on for so long is read anew. Far less than the age at which clean-up deletes commits: no commit
 between what is kept and what is there has been deleted by then."""
 
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
 KEPT_FILES = 1_000_000
 """So many live files of all replica tables together are kept in memory, a few hundred bytes each."""
 
 
 class FileTable(NamedTuple):
-    """Files with what they are chosen by, an array of shape (files,) each: first and last tokens of their `windows` and
-    of their rows (`extents`), sizes in bytes, whether they stand for other files, and checksums of their origins.
+    """Files with what they are chosen and weighed by, an array of shape (files,) each: first and last tokens of their
+    `windows` and of their rows (`extents`), sizes in bytes, whether they stand for other files, checksums of their
+    origins, how many rows they have, and when the `newest` of these was written, in microseconds since 1970.
     """
 
     files: list[DataFile]
@@ -54,6 +57,8 @@ class FileTable(NamedTuple):
     sizes: NDArray[np.int64]
     merged: NDArray[np.bool_]
     origins: NDArray[np.uint32]
+    rows: NDArray[np.int64]
+    newest: NDArray[np.int64]
 
     @classmethod
     def of(cls, files: Iterable[DataFile]) -> FileTable:
@@ -65,6 +70,8 @@ class FileTable(NamedTuple):
             np.array([file.size for file in files], dtype=np.int64),
             np.array([file.is_merged for file in files], dtype=bool),
             np.array([_checksum(file.origin) for file in files], dtype=np.uint32),
+            np.array([file.rows for file in files], dtype=np.int64),
+            np.array([file.max_written_at for file in files], dtype=np.int64),
         )
 
     def and_of(self, new: Sequence[DataFile]) -> FileTable:
@@ -100,6 +107,12 @@ class FileTable(NamedTuple):
 
     def _of(self, chosen: NDArray[np.bool_]) -> list[DataFile]:
         return [self.files[index] for index in np.flatnonzero(chosen).tolist()]
+
+
+def _added(fingerprint: bytes, file_ids: Iterable[str]) -> bytes:
+    """The fingerprint of the same files and these, none of which is among them."""
+    digests = (int.from_bytes(hashlib.sha256(file_id.encode()).digest()) for file_id in file_ids)
+    return ((int.from_bytes(fingerprint) + sum(digests)) % (1 << 8 * _DIGEST_BYTES)).to_bytes(_DIGEST_BYTES)
 
 
 def _checksum(origin: str) -> int:
@@ -163,8 +176,11 @@ class ReplicaState:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """The same of two states that have the same files, and of no others: a digest of their ids."""
-        return hashlib.sha256("/".join(sorted(self.files)).encode()).digest()
+        """The same of two states that have the same files, and of no others: the sum of digests of their ids.
+
+        A sum, so that a state that follows another one adds to it what is new.
+        """
+        return _added(bytes(_DIGEST_BYTES), self.files)
 
     @cached_property
     def newest_written_at(self) -> int:
@@ -240,6 +256,9 @@ class ReplicaState:
     def _tell(self, state: ReplicaState, new: Sequence[DataFile]) -> None:
         """Hand on to a state that has these files besides what has been reckoned of all others."""
         table, newest = self.__dict__.get("table"), self.__dict__.get("newest_written_at")
+        fingerprint = self.__dict__.get("fingerprint")
+        if fingerprint is not None:
+            state.fingerprint = _added(fingerprint, (file.file_id for file in new))
         if table is not None:
             state.table = table.and_of(new)
         if newest is not None:

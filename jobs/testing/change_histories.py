@@ -14,9 +14,12 @@ import msgspec
 from epochlake.jobs.administration.change_streams import keep_changes
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.replicas.change_index import ChangesGone
+from epochlake.jobs.testing.disk import ACCESS_SECONDS
+from epochlake.jobs.testing.nemesis import FOLLOWING
 from epochlake.jobs.testing.rows import TABLE
 from epochlake.jobs.testing.scenario import Settings
 from epochlake.jobs.upkeep.change_streams import keep_up
+from epochlake.jobs.views.change_streams import stream_statuses
 
 if TYPE_CHECKING:
     from epochlake.jobs.testing.row_checkers import Access
@@ -24,6 +27,11 @@ if TYPE_CHECKING:
 
 SHORT_SECONDS = 4.0
 """For how long changes are kept in histories in which they go: followers have to keep up, or begin again."""
+
+HELD_SECONDS = 1e6
+"""For so long they are kept at most for followers that have not read them, where all others go at once: for longer than
+clocks go wrong.
+"""
 
 
 class Change(NamedTuple):
@@ -127,12 +135,20 @@ class ChangeFollowers:
         self.passes: list[Pass] = []
         self.parts = PartReaders()
 
-    def begin(self, cluster: Cluster, *, short: bool) -> None:
-        """Let the table's changes be kept, as nothing goes wrong yet."""
-        if short:
-            keep_changes(cluster, TABLE, retention_seconds=0.0, limit_seconds=SHORT_SECONDS)
-        else:
-            keep_changes(cluster, TABLE)
+    def begin(self, cluster: Cluster, changes: str, names: Iterable[str]) -> None:
+        """Let the table's changes be kept, as nothing goes wrong yet. `names`: of those who will follow them, for whom
+        all are kept from now on where they are "held".
+        """
+        match changes:
+            case "short":
+                keep_changes(cluster, TABLE, retention_seconds=0.0, limit_seconds=SHORT_SECONDS)
+            case "held":
+                keep_changes(cluster, TABLE, retention_seconds=0.0, limit_seconds=HELD_SECONDS)
+                for name in names:
+                    position = cluster.changes(TABLE, reader=name).position
+                    self._followers[name] = Follower(name, position, given=[], restarted=[])
+            case _:
+                keep_changes(cluster, TABLE)
 
     def follow(self, cluster: Cluster, name: str) -> None:
         """Read what there is after what was dealt with, and tell so now and then, as somebody does who may die."""
@@ -146,6 +162,8 @@ class ChangeFollowers:
                 self.given(cluster, news)
                 pending += news
                 _deal_with(follower, pending, changes.position)
+                self._world.scheduler.access(FOLLOWING, ACCESS_SECONDS)
+                self._world.scheduler.meet(self._world.scheduler.current.process, FOLLOWING)
             _deal_with(follower, pending, changes.position)
             self.passes.append(Pass(name, began, self._world.scheduler.steps, changes.position))
             changes.commit()
@@ -167,15 +185,32 @@ class ChangeFollowers:
         """The stream as it is when nothing goes on and reads show `shown`, and what followers were given of it."""
         for follower in self.all:
             self.follow(cluster, follower.name)
-        whole = self.everything(cluster)
+        # Where changes go as soon as all followers have them, they are what is left of the stream.
+        held = settings.changes == "held" and self.all
+        whole = self.all[0].given if held else self.everything(cluster)
         short = settings.changes == "short"
+        told = [] if held else _told_otherwise(cluster, whole)
         self.parts.read_rest(cluster)
-        parts = tuple(self.parts.given)
-        return StreamHistory(whole, self.all, self.passes, shown, settings.append_only, in_time, short, parts)
+        parts = None if held else tuple(self.parts.given)  # nothing is kept for who has no name
+        return StreamHistory(whole, self.all, self.passes, shown, settings.append_only, in_time, short, told, parts)
 
     @property
     def all(self) -> list[Follower]:
         return list(self._followers.values())
+
+
+def _told_otherwise(cluster: Cluster, stream: Sequence[Change]) -> list[str]:
+    """What operators are told of the stream as it is at rest, and readers are not given."""
+    [status] = stream_statuses(cluster, cluster.catch_up())
+    found = []
+    if status.rows != len(stream):
+        found.append(f"the stream is said to have {status.rows} rows, and readers are given {len(stream)}")
+    positions = {change.position for change in stream}
+    for reader in status.readers:
+        behind = sum(position > reader.position for position in positions)
+        if not reader.gone and reader.behind != behind:
+            found.append(f"reader {reader.name} is said to be {reader.behind} writes behind, and is given {behind}")
+    return found
 
 
 def settled(cluster: Cluster) -> list[str]:
@@ -202,8 +237,8 @@ def _change(row: dict[str, object]) -> Change:
 class StreamHistory(NamedTuple):
     """What followers of a history were given. `stream`: what is there at rest, from the beginning unless `short`.
 
-    `at_rest`: the rows that a read shows then, all notes of each key. `parts`: what readers of streams were given,
-    each change with its generation; None where there were none.
+    `at_rest`: the rows that a read shows then, all notes of each key. `told`: what is said of it that is not so.
+    `parts`: what readers of streams were given, each change with its generation; None where there were none.
     """
 
     stream: Sequence[Change]
@@ -213,6 +248,7 @@ class StreamHistory(NamedTuple):
     append_only: bool
     in_time: bool
     short: bool
+    told: Sequence[str] = ()
     parts: Sequence[tuple[int, Change]] | None = None
 
 
@@ -220,7 +256,7 @@ def violations(history: StreamHistory, writes: Sequence[Access], lossy: Sequence
     """What does not hold of a stream; empty when all of it does. `lossy`: writes that one replica may have had alone,
     where storage was lost for good.
     """
-    found = []
+    found = list(history.told)
     if not history.short:
         found += _not_once(history.stream, writes)
         found += _not_in_time(history, writes)

@@ -39,6 +39,8 @@ class Troubles:
         self.scheduler = scheduler
         self.doomed: set[Process] = set()
         """Of these the next step fails."""
+        self.lost_answers: dict[Process, float] = {}
+        """Of these the next step is done, and fails only so many seconds later."""
         self.random = random.Random(repr(("disk", seed)))
         self.unreachable: dict[Process, set[str]] = {}
         """What machines do not reach, while others do."""
@@ -61,6 +63,7 @@ class Troubles:
     def heal(self) -> None:
         """Nothing is wrong any more."""
         self.doomed.clear()
+        self.lost_answers.clear()
         self.unreachable.clear()
         self.failing.clear()
         self.full.clear()
@@ -225,7 +228,10 @@ class WorldDisk:
         self._scheduler.access(f"{asked} {path}", ACCESS_SECONDS * self._latency)
         self.used[path] = self._scheduler.now
         process, moment = self._scheduler.current.process, f"{area(path)} {asked}"
+        exact = f"{said} {asked}" if (said := part_of_member(path)) else ""
         self._scheduler.meet(process, moment)
+        if exact:
+            self._scheduler.meet(process, exact)
         try:
             fails_after = self._troubles.before(path, writes=writes)
         except OSError as error:
@@ -233,10 +239,15 @@ class WorldDisk:
                 with suppress(OSError):
                     tear()
             raise
+        lost = self._troubles.lost_answers.pop(process, None)
         result = step()
-        if fails_after:
+        if lost is not None:
+            self._scheduler.sleep(lost)
+        if fails_after or lost is not None:
             raise _error(errno.EIO, path)
         self._scheduler.meet(process, f"{moment}, done")
+        if exact:
+            self._scheduler.meet(process, f"{exact}, done")
         return result
 
     def is_in_use(self, path: str) -> bool:
@@ -267,6 +278,20 @@ def area(path: str) -> str:
     if is_below(path, MEMBERS):
         return "member"
     return "shared" if is_below(path, ROOT) else "volume"
+
+
+def part_of_member(path: str) -> str:
+    """What of a log member a path is, in a word: what it has promised, its seats, its copies of the log, and that one
+    of these is whole; else "".
+    """
+    if not is_below(path, MEMBERS):
+        return ""
+    if path.endswith("/adopted"):
+        return "adopted"
+    return next((word for part, word in _PARTS.items() if part in path), "")
+
+
+_PARTS = {"/promises/": "promise", "/seats/": "seat", "/_delta_log/": "copy"}
 
 
 def _error(number: int, path: str) -> OSError:

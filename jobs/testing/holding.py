@@ -145,6 +145,19 @@ class Holdings:
         """What was acknowledged so far."""
         return list(self._acknowledged)
 
+    def rows(self, metadata: ClusterMetadata) -> frozenset[tuple[int, str | None]] | None:
+        """The rows that are in live files of replicas, by key and note; None where not all can be read."""
+        table, found = metadata.table(TABLE), set()
+        for node in metadata.directory.members():
+            for volume in node.volumes:
+                if self._world.disk.status(f"{volume.uri}/{table.directory}/{table.table_id}") is None:
+                    continue
+                rows = self._held(volume.uri, table)
+                if rows is None:
+                    return None
+                found |= {(row.key, row.note) for of_key in rows.values() for row in of_key if not row.deleted}
+        return frozenset(found)
+
     def not_owned(self, metadata: ClusterMetadata) -> list[str]:
         """Rows that live files of replicas have where they do not belong: at rest there are none."""
         table, found = metadata.table(TABLE), []

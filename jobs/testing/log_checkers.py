@@ -163,7 +163,7 @@ def violations(history: History) -> list[str]:
             found.append(f"{call.request_id} could not be committed when all was well: {call.outcome!r}")
         if call.late > QUIET_SECONDS and not isinstance(call.outcome, Rejected | None):
             found.append(f"{call.request_id} waited for {call.late:.0f} s after the last fault: {call.outcome!r}")
-    found += _of_who_was_told(calls) + _of_real_time(calls) + _of_states(history.seen) + _of_reads(history)
+    found += _of_who_was_told(calls) + _of_real_time(calls) + _of_states(_lasting(history)) + _of_reads(history)
     return found or _of_replay(history) or _of_rejections(history)
 
 
@@ -280,16 +280,35 @@ def _told_before(call: Call, calls: Sequence[Call]) -> int:
 
 def _of_replay(history: History) -> list[str]:
     """Everybody has the state that the entries make."""
-    wanted, made = {one.epoch for one in history.seen}, dict[int, str]()
+    seen = _lasting(history)
+    made = _made(history.entries, seen)
+    return [
+        f"at epoch {Fence.of(one.epoch)} {one.process} has another state than the log"
+        for one in seen
+        if made.get(one.epoch, one.digest) != one.digest
+    ]
+
+
+def _made(entries: Sequence[Entry], seen: Sequence[Seen]) -> dict[int, str]:
+    """The digests of the states that entries make, at the epochs that were seen."""
+    wanted, made = {one.epoch for one in seen}, dict[int, str]()
     metadata = ClusterMetadata.empty()
-    for entry in history.entries:
+    for entry in entries:
         metadata = metadata.apply(entry.decode(), entry.state_id)
         if metadata.fence in wanted:
             made[metadata.fence] = digest_of(metadata)
+    return made
+
+
+def _lasting(history: History) -> Sequence[Seen]:
+    """What was seen, without what was only read of a log that went back and that nobody had announced: who reads
+    announces nothing. What anybody was told is announced first, and has to be there.
+    """
+    if not _goes_back(history.scenario) or not any(one.epoch > history.announced for one in history.seen):
+        return history.seen
+    made = _made(history.entries, history.seen)
     return [
-        f"at epoch {Fence.of(one.epoch)} {one.process} has another state than the log"
-        for one in history.seen
-        if made.get(one.epoch, one.digest) != one.digest
+        one for one in history.seen if one.epoch <= history.announced or made.get(one.epoch, one.digest) == one.digest
     ]
 
 

@@ -133,6 +133,8 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
             done, said = playing.nemesis.done, playing.unexpected
             return History(scenario, [], [], [], world.scheduler.steps, done, playing.coverage, said)
         entries = _at_rest(world, scenario, seen, playing.unexpected)
+        announced = _lost_head(heads, entries)
+        playing.unexpected += _left(world, scenario, entries)
         if scenario.settings.members and not playing.unexpected:
             playing.unexpected += _lose_the_root(world, members, entries)
         return History(
@@ -147,7 +149,7 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
             accepting=min(accepted, default=(0, 0))[0],
             # One who was told of a failure may have accepted it.
             accepted=max((ended for _, ended in accepted), default=0),
-            announced=_lost_head(heads, entries),
+            announced=announced,
             reads=reads,
             incarnations=incarnations,
         )
@@ -334,15 +336,22 @@ def _at_rest(world: World, scenario: Scenario, seen: list[Seen], unexpected: lis
     if actor.error is not None:
         unexpected.append(f"at rest: {actor.error!r}")
         return []
+    entries: list[Entry] = actor.result
+    return entries
+
+
+def _left(world: World, scenario: Scenario, entries: Sequence[Entry]) -> list[str]:
+    """What does not hold of what is left at rest, by the entries of the log then; none: it could not be read."""
+    found: list[str] = []
+    if not entries:
+        return found
     if scenario.settings.delta and not scenario.settings.members:
         mover = world.run(world.process("who moves the root"), lambda: _move_the_root(world))
         world.until_done(mover)
-        unexpected += _nobodys(world, scenario)
-        unexpected += mover.result if mover.error is None else [f"moving the root: {mover.error!r}"]
-    unexpected += _stored(world, actor.result)
-    unexpected += [f"an hour later {node} is still there" for node in world.ephemeral_nodes_after(3600.0)]
-    entries: list[Entry] = actor.result
-    return entries
+        found += _nobodys(world, scenario)
+        found += mover.result if mover.error is None else [f"moving the root: {mover.error!r}"]
+    found += _stored(world, entries)
+    return found + [f"an hour later {node} is still there" for node in world.ephemeral_nodes_after(3600.0)]
 
 
 def _lose_the_root(world: World, members: Members, entries: list[Entry]) -> list[str]:

@@ -43,7 +43,8 @@ class LogTheme(NamedTuple):
     Log members: `operators` is how many change them; (0, 0): the log has none. `restored` is how likely the root is
     lost then, or comes back as it was, `flipped` how likely a directory that may be lost is. `upkeep_paces` and
     `chores` are those of operators (member_drawing.py). `wiped`: how many may be lost; three
-    are more than a set can lose.
+    are more than a set can lose. `plot`: what operators do and what goes wrong is that of one moment, by its name
+    (member_plots.py).
     """
 
     tables: float = 0.3
@@ -82,6 +83,7 @@ class LogTheme(NamedTuple):
     unannounced: bool = False
     operators: tuple[int, int] = (0, 0)
     wiped: tuple[int, int] = (1, 2)
+    plot: str = ""
 
 
 ANYTHING = LogTheme()
@@ -445,6 +447,32 @@ WIPED_MEMBERS = ROOT_LOST._replace(
 """More directories are emptied or come back as they were than a set can lose, others are away, and the root is lost:
 what is restored has all that was followed to, or it is refused.
 """
+
+_PLOT = MEMBERS_CHANGE._replace(
+    tables=0.15,
+    seconds=(12.0, 18.0),
+    processes=(2, 2),
+    commits=(8, 12),
+    shared=("nobody",),
+    waits=(5.0, 20.0),
+    paces=(0.5, 1.0),
+    together=0.5,
+    numbers=(4, 6, 7, 8, 9),
+    latencies=(0.2,),
+    snapshots=(0,),
+    compacting=(1000,),
+)
+UNDER_WAY = _PLOT._replace(plot="under_way", paces=(0.0, 0.3))
+BLIND_OPERATORS = _PLOT._replace(plot="blind_operators", seconds=(8.0, 12.0))
+LEFT_ALONE = _PLOT._replace(plot="left_alone", seconds=(16.0, 20.0), commits=(16, 20), paces=(0.8,), together=1.0)
+BEHIND = _PLOT._replace(plot="behind", commits=(10, 16), paces=(0.1, 0.3))
+HALF_RESTORED = _PLOT._replace(plot="half_restored", commits=(10, 16), paces=(0.1, 0.3))
+BLANK_VOTES = _PLOT._replace(plot="blank_votes")
+UNSEATED = _PLOT._replace(plot="unseated", commits=(10, 14))
+UNPROMISED = _PLOT._replace(plot="unpromised", commits=(3, 5))
+LEFT_UNFINISHED = _PLOT._replace(plot="left_unfinished", seconds=(6.0, 9.0))
+HALF_ADOPTED = _PLOT._replace(plot="half_adopted", seconds=(6.0, 9.0))
+"""One moment each, which member_plots.py tells."""
 
 LOG_THEMES = (
     *(ANYTHING,) * 6,

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from epochlake.jobs.testing.disk import ROOT
 from epochlake.jobs.testing.drawing import Drawing
 from epochlake.jobs.testing.log_themes import LogTheme
+from epochlake.jobs.testing.member_plots import PLOTS, Drawn, Plot
 from epochlake.jobs.testing.nemesis import PLACES, PROCESSES
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.world import DIRECTORIES, member
@@ -20,7 +21,7 @@ from epochlake.jobs.testing.world import DIRECTORIES, member
 CHANGES = ("reconfigure", "reconfigure", "reconfigure", "resume members", "cancel members", "describe members")
 """What operators do with the members."""
 
-SIZES = (3, 3, 3, 5)
+SIZES = (3, 3, 3, 5, 4, 2)
 
 MOST_LOST = 2
 """So many directories are lost at most where a set can lose them."""
@@ -32,6 +33,10 @@ def scenario_with_members(
     """The committers of a theme, operators beside them, and faults of the theme at the members and the root."""
     chance = drawing.chance
     seconds = round(chance.uniform(*theme.seconds), 3)
+    if theme.plot:
+        appended, copied = ("log link", "copy link") if delta else ("log append", "member append")
+        plot = PLOTS[theme.plot](Drawn(chance, seconds, parts, appended, copied))
+        return _scenario(chance, theme, seed, seconds, plot, delta=delta)
     few, many = theme.wiped
     doomed = chance.sample(range(1, DIRECTORIES + 1), chance.choice([few, few, many]))
     first = _members(chance, doomed)
@@ -46,15 +51,23 @@ def scenario_with_members(
         # A log in memory knows nothing of what was not synced.
         faults = [fault for fault in faults if fault.kind != "power cut"]
     faults += _destroying(chance, theme, seconds, doomed, [part.name for part in parts], loses_root=loses_root)
+    return _scenario(chance, theme, seed, seconds, Plot(first, everybody, faults), delta=delta)
+
+
+def _scenario(
+    chance: random.Random, theme: LogTheme, seed: int, seconds: float, plot: Plot, *, delta: bool
+) -> Scenario:
     settings = Settings(
         delta=delta,
-        members=first,
+        members=plot.members,
+        session=plot.session,
         snapshot_every=chance.choice(theme.snapshots) if delta else 0,
         compact_every=chance.choice(theme.compacting),
         latency=chance.choice(theme.latencies),
         log_checkpoints=chance.choice(theme.checkpoints),
     )
-    return Scenario("log", seed, seconds, settings, tuple(everybody), tuple(sorted(faults, key=lambda fault: fault.at)))
+    faults = sorted(plot.faults, key=lambda fault: fault.at)
+    return Scenario("log", seed, seconds, settings, tuple(plot.parts), tuple(faults))
 
 
 def _members(chance: random.Random, doomed: Collection[int]) -> tuple[int, ...]:

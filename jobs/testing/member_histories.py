@@ -49,6 +49,12 @@ class Members:
         """How many exchanges of the root have been answered by a recovery."""
         self._followed: dict[int, str] = {}
         """The state of each epoch that somebody has followed to."""
+        self._held_once: dict[str, set[tuple[int, str]]] = {}
+        """By directories: the epochs that were in whole copies there when it was destroyed, with their states."""
+        self._adopted_once: dict[str, set[int]] = {}
+        """And of which generations these copies were."""
+        self._whole: set[str] = set()
+        """The directories that have had a whole copy since they were destroyed, if they were."""
         self._may_be_refused = False
         """Whether more is destroyed than a set of members can lose."""
         self.was_given_up = False
@@ -63,6 +69,7 @@ class Members:
     def watch(self, nemesis: Nemesis, faults: Iterable[Fault]) -> None:
         """Know what is done to the directories from now on; of all that is to be done `faults`."""
         self._nemesis = nemesis
+        nemesis.before_exchange = self._note_what_goes
         lost = {fault.place for fault in faults if fault.kind in DATA and is_below(fault.place, MEMBERS)}
         self._may_be_refused = len(lost) > MOST_LOST
 
@@ -78,6 +85,7 @@ class Members:
 
     def _do(self, operation: Operation) -> None:
         self._require_named_copies()
+        self._require_kept()
         world = self._world
         configuration, storage = world.configuration, world.storage(world.scheduler.current.process)
         match operation.kind:
@@ -140,14 +148,9 @@ class Members:
         """
         disk, generations = self._world.disk, f"{uri}/generations"
         there = sorted(disk.names(generations)) if disk.status(generations) is not None else []
-        place = f"{uri}/generations/{number:020}/log"
         if f"{number:020}" not in there and there:
-            place = f"{uri}/generations/{there[-1]}/log"
-        if disk.status(f"{place}/_delta_log") is None:
-            return {}
-        if self._world.folder is None:
-            return {entry.epoch: entry.state_id for entry in self._world.logs.entries(place)}
-        return {row["epoch"]: row["state_id"] for row in self._world.folder.rows(place)}
+            number = int(there[-1].partition(".")[0])
+        return self._copy_of(uri, number)
 
     def _exchanged(self) -> int:
         return self._nemesis.exchanged[ROOT] if self._nemesis is not None else 0
@@ -195,8 +198,9 @@ class Members:
 
     def require_durable(self, metadata: ClusterMetadata) -> None:
         """Whoever follows to an epoch has it from a log that outlives the root: a majority of the newest members that
-        have whole copies holds it. What was destroyed may have held it.
+        have whole copies holds it there. What was destroyed has held what was there right before.
         """
+        self._require_kept()
         self._followed[metadata.epoch] = metadata.state_id
         adopted = [one for one in self._generations() if self._is_adopted(one)]
         if not adopted:
@@ -204,16 +208,48 @@ class Members:
                 self._unexpected.append(f"epoch {metadata.epoch} was followed to, and no log member has a copy")
             return
         newest = max(adopted, key=lambda one: one.number)
-        holding = [uri for uri in newest.members if self._holds(uri, newest.number, metadata)]
-        destroyed = [uri for uri in newest.members if uri not in holding and self._is_destroyed(uri)]
-        if not _is_majority(len(holding) + len(destroyed), newest):
+        epoch = (metadata.epoch, metadata.state_id)
+        holding = [
+            uri
+            for uri in newest.members
+            if epoch in self._held_once.get(uri, ()) or self._holds(uri, newest.number, metadata)
+        ]
+        if not _is_majority(len(holding), newest):
             self._unexpected.append(
                 f"{self._world.scheduler.current.process.name} has followed to epoch {metadata.epoch}, and of the log "
                 f"members {[_name(uri) for uri in newest.members]} only {[_name(uri) for uri in holding]} have it"
             )
 
-    def _is_destroyed(self, uri: str) -> bool:
-        return self._nemesis is not None and bool(self._nemesis.exchanged[uri])
+    def _note_what_goes(self, place: str) -> None:
+        """A directory is about to be destroyed."""
+        self._whole.discard(place)
+        if not is_below(place, MEMBERS):
+            return
+        for number in self._whole_copies(place):
+            self._adopted_once.setdefault(place, set()).add(number)
+            self._held_once.setdefault(place, set()).update(self._copy_of(place, number).items())
+
+    def _require_kept(self) -> None:
+        """Whoever had a whole copy of the log keeps one until he has a later one, which is the last resort of all."""
+        for number in range(1, DIRECTORIES + 1):
+            uri = member(number)
+            if self._whole_copies(uri):
+                self._whole.add(uri)
+            elif uri in self._whole:
+                self._whole.discard(uri)
+                self._unexpected.append(f"{_name(uri)} had a whole copy of the log, and has none any more")
+
+    def _whole_copies(self, uri: str) -> list[int]:
+        """The generations of which a directory has a whole copy, and has promised to have it."""
+        disk, there = self._world.disk, f"{uri}/generations"
+        if disk.status(there) is None:
+            return []
+        return [int(name) for name in disk.names(there) if name.isdecimal() and self._is_whole(uri, int(name))]
+
+    def _is_whole(self, uri: str, number: int) -> bool:
+        disk = self._world.disk
+        promised = disk.status(f"{uri}/promises/{number:020}.json") is not None
+        return promised and disk.status(f"{_copy(uri, number)}/adopted") is not None
 
     def _generations(self) -> list[Generation]:
         """All that any directory has promised."""
@@ -231,7 +267,7 @@ class Members:
     def _is_adopted(self, generation: Generation) -> bool:
         """Whether a majority of its members has whole copies, or had before they were destroyed."""
         count = sum(
-            self._world.disk.status(f"{_copy(uri, generation.number)}/adopted") is not None or self._is_destroyed(uri)
+            self._is_whole(uri, generation.number) or generation.number in self._adopted_once.get(uri, ())
             for uri in generation.members
         )
         return _is_majority(count, generation)
@@ -255,16 +291,16 @@ class Members:
             )
 
     def _holds(self, uri: str, number: int, metadata: ClusterMetadata) -> bool:
+        return self._is_whole(uri, number) and self._copy_of(uri, number).get(metadata.epoch) == metadata.state_id
+
+    def _copy_of(self, uri: str, number: int) -> dict[int, str]:
+        """The state of each epoch in a directory's copy of a generation, past the world's troubles."""
         place = f"{_copy(uri, number)}/log"
-        if self._world.folder is None:
-            held = self._world.logs.entries(place)
-            return any((entry.epoch, entry.state_id) == (metadata.epoch, metadata.state_id) for entry in held)
         if self._world.disk.status(f"{place}/_delta_log") is None:
-            return False
-        return any(
-            (row["epoch"], row["state_id"]) == (metadata.epoch, metadata.state_id)
-            for row in self._world.folder.rows(place)
-        )
+            return {}
+        if self._world.folder is None:
+            return {entry.epoch: entry.state_id for entry in self._world.logs.entries(place)}
+        return {row["epoch"]: row["state_id"] for row in self._world.folder.rows(place)}
 
     # At rest
 
@@ -289,6 +325,7 @@ class Members:
         world = self._world
         process = world.scheduler.current.process
         storage = world.storage(process)
+        self._require_kept()
         now = self._without_doubts(storage)
         if now.unfinished is not None:
             return [f"generation {now.unfinished} of the log members is unfinished at rest"]

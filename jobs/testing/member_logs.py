@@ -40,7 +40,8 @@ class LogsInMemory:
         return _Place(storage, root, _Below(storage, places.join(root, "log")))._with(self)
 
     def create(self, uri: str) -> None:
-        self._there.setdefault(uri, SharedEntries())
+        if uri not in self._there:
+            self._there[uri] = self._new([])
 
     def shared(self, uri: str) -> SharedEntries:
         """Raises NotInitialised where there is no log."""
@@ -68,9 +69,13 @@ class LogsInMemory:
         for uri in [uri for uri in self._there if is_below(uri, place)]:
             del self._there[uri]
         for uri, entries in logs.items():
-            shared = self._there[uri] = SharedEntries()
-            # No handle of before takes it for the log that it has read.
-            shared.entries, shared.version = list(entries), next(self._versions)
+            self._there[uri] = self._new(entries)
+
+    def _new(self, entries: list[Entry]) -> SharedEntries:
+        """A log that no handle of before takes for the one that it has read."""
+        shared = SharedEntries()
+        shared.entries, shared.version = list(entries), next(self._versions)
+        return shared
 
 
 class _Handle(WorldLog):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from epochlake.jobs.testing.drawing import Drawing, Weights
@@ -18,19 +19,69 @@ KEYS = 3
 
 OPERATIONS = ("move", "shuttle", "leave", "add", "resize", "balance", "come and go")
 UPKEEP = ("repair", "compact", "vacuum")
+ONCE = "merge once"
+"""Merging without a name, under which it could be tried again."""
+
+OVER = "write over"
+"""Writing rows that are merged into, without reading them."""
+
+OVERWRITE = "overwrite"
+"""Giving the table other rows than all that it has."""
+
+NAMED = ("merge", OVERWRITE)
+"""How the kinds of what has a name begin, but for `ONCE`: where somebody has died at it, another one tries it again."""
+
 MERGES = (*("merge",) * 4, *("merge again",) * 3, "read merged", "write beside")
+
+
+class MergeTheme(NamedTuple):
+    """What histories of merges are about: `kinds` of what mergers do; `twins`: so likely two of them do the same at the
+    same moments, each under the same names.
+    """
+
+    kinds: tuple[str, ...] = MERGES
+    twins: float = 0.0
+
+
+LISTS = MergeTheme()
+"""Names that are added to rows."""
+
+WITHOUT_NAMES = MergeTheme((*("merge",) * 2, *("merge again",) * 2, *(ONCE,) * 4, "read merged"), twins=0.3)
+"""The same, some of them without a name to be tried again by, or by two at once."""
+
+OVERWRITING = MergeTheme(
+    (*("merge",) * 4, *("merge again",) * 2, ONCE, OVERWRITE, f"{OVERWRITE} again", "read merged"), twins=0.2
+)
+"""The same, and tables that get other rows in the midst of it."""
+
+WRITING_OVER = MergeTheme((*("merge",) * 4, "merge again", ONCE, *(OVER,) * 2, OVERWRITE, "read merged", "read merged"))
+"""The same, and rows that are written by those who have not read them."""
+
+THEMES = (LISTS, LISTS, LISTS, WITHOUT_NAMES, OVERWRITING, WRITING_OVER)
+"""What histories of merges are about: each of them about one of these, with the same chance."""
+
+BY_NAME = {name.lower(): theme for name, theme in globals().items() if isinstance(theme, MergeTheme)}
+"""All of them, by their names in small letters."""
+
 MOMENTS = ("shared link", "shared link", "shared link, done", "shared link, done", "shared read", "volume link")
 """Where a merge can be hit between its read, its entry and its landing."""
 
 
-KINDS = (*sorted({*MERGES, *OPERATIONS, *UPKEEP}), *PROCESSES, *PLACES, *MOUNTS, *EVERYBODY)
+KINDS = (
+    *sorted({*(kind for theme in THEMES for kind in theme.kinds), *OPERATIONS, *UPKEEP}),
+    *PROCESSES,
+    *PLACES,
+    *MOUNTS,
+    *EVERYBODY,
+)
 """All that is drawn by weights."""
 
 
-def merge_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
-    """Mergers, coordinators, an operator and upkeep at one table."""
+def merge_scenario(seed: int, weights: Weights = {}, *, theme: MergeTheme | None = None) -> Scenario:  # noqa: B006
+    """Mergers, coordinators, an operator and upkeep at one table. `theme`: not a drawn one."""
     drawing = Drawing("merges", seed, weights)
     chance = drawing.chance
+    theme = theme or random.Random(f"theme of merges {seed}").choice(THEMES)
     # In most histories little happens but merges, which are hit again and again in the midst of what they do.
     narrow = chance.random() < 0.7
     seconds = round(chance.uniform(4.0, 8.0) if narrow else chance.uniform(3.0, 9.0), 3)
@@ -38,9 +89,16 @@ def merge_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     named: list[Operation] = []
     pace = chance.choice([0.02, 0.3, 1.0])
     mergers = [
-        Part(f"merger{number}", "merger", (_merges(drawing, seconds, named, pace),), drawing.skew(2.0))
+        Part(f"merger{number}", "merger", (_merges(drawing, seconds, named, pace, theme.kinds),), drawing.skew(2.0))
         for number in range(chance.choice([2, 2, 3] if narrow else [2, 3, 4]))
     ]
+    if theme.twins and chance.random() < theme.twins:
+        # Where there is no name, two calls are two merges.
+        twin = [
+            msgspec.structs.replace(one, name=f"{one.name}b") if one.kind == ONCE else one
+            for one in mergers[0].threads[0]
+        ]
+        mergers[1] = msgspec.structs.replace(mergers[1], threads=(tuple(twin),))
     kinds = [kind for kind in UPKEEP if delta or kind == "repair"]
     if narrow and chance.random() < 0.4:
         # What one of them has landed another one is not shown by the replica that it alone does not see.
@@ -73,22 +131,25 @@ def merge_scenario(seed: int, weights: Weights = {}) -> Scenario:  # noqa: B006
     return Scenario("merges", seed, seconds, settings, (*mergers, *others), tuple(faults))
 
 
-def _merges(drawing: Drawing, seconds: float, named: list[Operation], pace: float) -> tuple[Operation, ...]:
+def _merges(
+    drawing: Drawing, seconds: float, named: list[Operation], pace: float, kinds: Sequence[str]
+) -> tuple[Operation, ...]:
     chance, at = drawing.chance, 0.0
     found: list[Operation] = []
     while at < seconds and len(found) < 20:
         wait = round(chance.choice([0.0, chance.uniform(0.01, pace)]), 3)
         at += wait + 0.2
-        kind = drawing.one(MERGES)
-        if kind == "merge again" and named:
-            again = chance.choice(named)
+        kind = drawing.one(kinds)
+        before = [one for one in named if kind == f"{one.kind} again"]
+        if before:
+            again = chance.choice(before)
             found.append(Operation(kind, wait, again.name, again.keys, again.level))
             continue
-        kind = "merge" if kind == "merge again" else kind
+        kind = kind.removesuffix(" again")
         keys = tuple(sorted(chance.sample(range(KEYS), chance.choice([1, 1, 2, 3]))))
-        level = chance.choice(["QUORUM", "QUORUM", "QUORUM", "ALL"]) if kind == "merge" else "QUORUM"
+        level = chance.choice(["QUORUM", "QUORUM", "QUORUM", "ALL"]) if kind in ("merge", ONCE, OVERWRITE) else "QUORUM"
         found.append(Operation(kind, wait, drawing.name("m"), keys, level))
-        if kind == "merge":
+        if kind in NAMED:
             named.append(found[-1])
     return tuple(found)
 

@@ -15,15 +15,23 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from epochlake.jobs.replicas.volumes import MARKER_FILE
 from epochlake.jobs.testing.power import files_below
 from epochlake.jobs.testing.scenario import Fault
-from epochlake.jobs.testing.scheduler import Process
+from epochlake.jobs.testing.scheduler import Process, Waiter
 from epochlake.jobs.testing.world import World
 from epochlake.metastore.errors import UnknownFormat
 from epochlake.metastore.following.snapshot_format import decode_snapshot, encode_snapshot
 
 PROCESSES = ("kill", "pause", "cut", "clock jumps", "access fails", "server lags")
 """Faults of one process."""
+
+LATE = ("requests late",)
+"""Faults of what a process has asked for: it goes on, and whatever it asks for at the moment of the fault gets there
+late, from whichever of its threads.
+"""
+LOST_ANSWER = "answer lost"
+"""What a process does next is done, and it is told after a while that it has failed."""
 
 MOUNTS = ("unreachable",)
 """Faults of one process and a place: its machine does not reach it, while others do."""
@@ -69,7 +77,10 @@ def moments(*, rows: bool, delta: bool) -> tuple[str, ...]:
     return tuple(f"{access}{done}" for access in accesses for done in ("", ", done"))
 
 
-MOMENTS = tuple(dict.fromkeys((*moments(rows=True, delta=False), *moments(rows=True, delta=True))))
+FOLLOWING = "follower given"
+"""A follower of changes has been given a batch of them, and has kept what it has dealt with."""
+
+MOMENTS = tuple(dict.fromkeys((*moments(rows=True, delta=False), *moments(rows=True, delta=True), FOLLOWING)))
 """All of them."""
 
 _OUTAGE_SECONDS = 3.0
@@ -117,6 +128,11 @@ class Nemesis:
         self._random = random.Random(repr(("nemesis", world.seed)))
         self._waiting: dict[str, list[_Waiting]] = {}
         """By moments: the faults that wait for them."""
+        self._late: dict[tuple[Process, str], float] = {}
+        """Until when requests are under way, by who has made them and at which moment."""
+        self._under_way: list[Waiter] = []
+        self.before_exchange: Callable[[str], None] = lambda _: None
+        """Is told of a place right before what is in it is replaced."""
 
     def begin(self) -> None:
         """Do harm from now on."""
@@ -127,6 +143,8 @@ class Nemesis:
         """Do no more harm, and mend what can be mended."""
         self.is_stopped = True
         self._world.scheduler.lookout = None
+        for waiter in self._under_way:
+            self._world.scheduler.wake(waiter)
         self._world.heal()
 
     def _rage(self) -> None:
@@ -153,6 +171,11 @@ class Nemesis:
             if waiting.left == 0 and not self.is_stopped:  # it may just have come back from a pause
                 self._waiting[moment].remove(waiting)
                 self._do(waiting.fault, process)
+        left = self._late.get((process, moment), 0.0) - self._world.scheduler.now
+        if left > 0 and not self.is_stopped:
+            waiter = Waiter()
+            self._under_way.append(waiter)
+            self._world.scheduler.wait(waiter, left)
 
     def _do(self, fault: Fault, process: Process | None = None) -> None:
         scheduler = self._world.scheduler
@@ -171,7 +194,12 @@ class Nemesis:
 
     def _strike(self, fault: Fault, victim: Process | None) -> bool:
         """Do it; whether it struck."""
-        if fault.kind in PROCESSES:
+        if fault.kind in LATE:
+            if victim is None or not victim.alive:
+                return False
+            self._late[victim, fault.when] = self._world.scheduler.now + fault.seconds
+            return True
+        if fault.kind in (*PROCESSES, LOST_ANSWER):
             return victim is not None and self._strike_process(fault, victim)
         if fault.kind in MOUNTS:
             return victim is not None and self._unmount(fault, victim)
@@ -214,6 +242,8 @@ class Nemesis:
                 victim.skew += fault.number
             case "access fails":
                 self._world.troubles.doomed.add(victim)
+            case kind if kind == LOST_ANSWER:
+                self._world.troubles.lost_answers[victim] = fault.seconds
         return True
 
     def _kill(self, victims: Sequence[Process]) -> None:
@@ -261,11 +291,15 @@ class Nemesis:
     def _destroy(self, fault: Fault) -> bool:
         place = fault.place
         match fault.kind:
+            case "flipped bit" if fault.number:
+                return self._flip_quietly(place)
             case "flipped bit":
                 return self._flip(place)
             case "lost storage":
                 self.destroyed.add(place)
-                self._exchange(place, lambda: self._world.empty(place))
+                # With its marker it is mounted all the same, and its node can be rebuilt where it is.
+                keeping = (MARKER_FILE,) if fault.number else ()
+                self._exchange(place, lambda: self._world.empty(place, keeping))
             case "old storage":
                 before = self._world.copy(place)
                 self._later(fault.seconds, lambda: self._exchange(place, before))
@@ -275,6 +309,7 @@ class Nemesis:
 
     def _exchange(self, place: str, exchange: Callable[[], None]) -> None:
         """A disk goes, and comes back with other contents."""
+        self.before_exchange(place)
         self.exchanged[place] += 1
         troubles = self._world.troubles
         troubles.failing[place] = errno.EIO
@@ -293,11 +328,25 @@ class Nemesis:
         content = disk.read(path)
         quietly = self._random.random() < 0.5 and path.endswith(_SEALED[0]) and not self._world.seen.is_in_use(path)
         flipped = (_flipped_quietly(content, self._random) if quietly else None) or _flipped(content, self._random)
-        disk.write(path, flipped, new=False)
+        self._put_flipped(path, content, flipped)
+        return True
+
+    def _flip_quietly(self, place: str) -> bool:
+        """Change one bit of each file of rows, so that its rows are others and no checksum of a page says so."""
+        disk, found = self._world.disk, False
+        files = [path for path, _ in files_below(disk, place) if path.endswith(_SEALED[0])]
+        for path in [path for path in files if "/_delta_log/" not in path]:
+            flipped = None if self._world.seen.is_in_use(path) else _flipped_quietly(disk.read(path), self._random)
+            if flipped is not None:
+                self._put_flipped(path, disk.read(path), flipped)
+                found = True
+        return found
+
+    def _put_flipped(self, path: str, content: bytes, flipped: bytes) -> None:
+        self._world.disk.write(path, flipped, new=False)
         self._world.rotted[path] = self._world.scheduler.steps
         if path.endswith(_SEALED[0]) and flipped[: _footer(content)] == content[: _footer(content)]:
             self._world.rotted_ends[path] = flipped
-        return True
 
     def _lose_replica_commit(self, place: str) -> bool:
         """Let one of the last commits of a replica table vanish, after which others were made."""

@@ -29,6 +29,9 @@ from epochlake.jobs.testing.themes import (
 )
 from epochlake.jobs.testing.world import ROOT
 
+MOST_FOLLOWED = 40
+"""So often a follower of a history reads, at most, and so often its stream is kept up."""
+
 _T = TypeVar("_T")
 
 
@@ -51,9 +54,14 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
     parts = []
     for number in range(chance.randint(*theme.pipelines)):
         kinds = ["read"] if number and chance.random() < 0.3 else about
-        accesses = _accesses(drawing, seconds, batches, kinds, keys, pace, theme)
+        threads = tuple(
+            _accesses(drawing, seconds, batches, kinds, keys, pace, theme)
+            for _ in range(_one_of(chance, theme.threads))
+        )
         blind = unseen[number % len(unseen)] if sight == "pairs" else chance.choice(unseen)
-        parts.append(Part(f"pipeline{number}", "pipeline", (accesses,), drawing.skew(2.0), blind))
+        parts.append(Part(f"pipeline{number}", "pipeline", threads, drawing.skew(2.0), blind))
+    if theme.twins and len(parts) > 1 and chance.random() < theme.twins:
+        parts[1] = _twin(parts[0], parts[1])
     hidden = _unseen(chance, places, _one_of(chance, theme.coordinators_see))
     parts += [
         Part(f"coordinator{number}", "coordinator", skew=drawing.skew(2.0), blind=_one_of(chance, hidden))
@@ -98,7 +106,19 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
     )
     scenario = Scenario("rows", seed, seconds, settings, tuple(parts), tuple(faults))
     # Drawn by themselves, so that what is drawn besides stays what it was.
-    return with_changes(scenario) if random.Random(f"changes {seed}").random() < theme.followed else scenario
+    return with_changes(scenario, theme) if random.Random(f"changes {seed}").random() < theme.followed else scenario
+
+
+def _twin(first: Part, second: Part) -> Part:
+    """A pipeline that does what the first one does, at the same moments: the same batches, and writes like its."""
+    threads = tuple(
+        tuple(
+            one if one.kind.startswith(("batch", "read")) else msgspec.structs.replace(one, name=f"{one.name}b")
+            for one in thread
+        )
+        for thread in first.threads
+    )
+    return msgspec.structs.replace(second, threads=threads)
 
 
 def _one_of(chance: random.Random, among: Sequence[_T]) -> _T:
@@ -106,20 +126,23 @@ def _one_of(chance: random.Random, among: Sequence[_T]) -> _T:
     return among[0] if len(among) == 1 else chance.choice(among)
 
 
-def with_changes(scenario: Scenario) -> Scenario:
+def with_changes(scenario: Scenario, theme: Theme) -> Scenario:
     """The same history, with followers of the table's changes and upkeep of their stream, some of whom are killed."""
     chance = random.Random(f"followers {scenario.seed}")
     seconds = scenario.seconds
     parts = [
-        Part(f"follower{number}", "follower", (_again(chance, "follow", seconds, f"f{number}"),))
-        for number in range(chance.choice([1, 1, 2]))
+        Part(f"follower{number}", "follower", (_again(chance, "follow", seconds, theme.follower_paces, f"f{number}"),))
+        for number in range(chance.choice(theme.followers))
     ]
     parts += [
-        Part(f"settler{number}", "upkeep", (_again(chance, "keep up changes", seconds),))
-        for number in range(chance.choice([0, 1, 1, 2]))
+        Part(f"settler{number}", "upkeep", (_again(chance, "keep up changes", seconds, theme.settler_paces),))
+        for number in range(chance.choice(theme.settlers))
     ]
     writers = [part.name for part in scenario.parts if part.role == "pipeline"]
-    moments = ("root link", "root link, done", "root write", "root rename to, done", "root delete", "volume link, done")
+    moments = (
+        *("shared link", "shared link, done", "shared write", "shared rename to, done", "shared delete"),
+        "volume link, done",
+    )
     faults = [
         Fault(
             chance.choice(["kill", "kill", "pause"]),
@@ -131,7 +154,8 @@ def with_changes(scenario: Scenario) -> Scenario:
         )
         for _ in range(chance.choice([0, 1, 2, 4]) if scenario.faults else 0)
     ]
-    settings = msgspec.structs.replace(scenario.settings, changes=chance.choice(["kept", "kept", "kept", "short"]))
+    faults += [fault for lying in theme.lying_to_followers for fault in _lying(chance, seconds, parts, (), lying)]
+    settings = msgspec.structs.replace(scenario.settings, changes=chance.choice(theme.changes))
     return msgspec.structs.replace(
         scenario,
         settings=settings,
@@ -140,10 +164,12 @@ def with_changes(scenario: Scenario) -> Scenario:
     )
 
 
-def _again(chance: random.Random, kind: str, seconds: float, name: str = "") -> tuple[Operation, ...]:
+def _again(
+    chance: random.Random, kind: str, seconds: float, paces: Sequence[float], name: str = ""
+) -> tuple[Operation, ...]:
     """One operation again and again."""
-    pace = chance.choice([0.3, 1.0, 4.0])
-    count = min(20, int(2 * seconds / pace) + 1)
+    pace = chance.choice(paces)
+    count = min(MOST_FOLLOWED, int(2 * seconds / pace) + 1)
     return tuple(Operation(kind, round(chance.uniform(0.01, pace), 3), name) for _ in range(count))
 
 
@@ -171,6 +197,7 @@ def _lying(
             chance.choice(victims),
             place,
             round(chance.uniform(*lying.seconds), 3),
+            lying.number,
             when=when,
             nth=chance.choice([1, 1, 1, 2, 2, 3] if during else [1, 1, 2, 3, 5, 8]),
             during=during,

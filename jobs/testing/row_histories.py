@@ -17,6 +17,7 @@ from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.gate.arrow_reading import looked_after
 from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
 from epochlake.jobs.gate.gate import Gate
+from epochlake.jobs.gate.writing import Written
 from epochlake.jobs.replicas.counting import count_of
 from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing import change_histories, constraining, rolling_back
@@ -38,12 +39,14 @@ from epochlake.jobs.testing.row_scenarios import (
     all_are_announced,
     damaged_places,
     forgets_deletes,
+    goes_back_too_far,
     harmed,
     is_compacted,
     is_kept_for,
     is_one_range,
     must_stay_for,
     operations_of,
+    stays_where_it_is,
 )
 from epochlake.jobs.testing.rows import (
     ALL_OF_IT,
@@ -94,7 +97,16 @@ ONE_BY_ONE = sorted((token_of(key), token_of(key)) for key in range(KEYS))
 class _Accesses:
     """What was accessed so far, by all."""
 
-    def __init__(self, world: World, holdings: Holdings, must_stay: Callable[[str], bool] = lambda _: False) -> None:
+    def __init__(
+        self,
+        world: World,
+        holdings: Holdings,
+        must_stay: Callable[[str], bool] = lambda _: False,
+        *,
+        stays: bool = False,
+    ) -> None:
+        """`stays`: what a quorum has stays where it is."""
+        self._stays = stays
         self.all: list[Access] = []
         self.wrong: list[str] = []
         """What reads needed that were planned, and nobody had a reason to delete; counts of other rows than are shown.
@@ -104,6 +116,8 @@ class _Accesses:
         self._holdings = holdings
         self._batches: dict[str, int] = {}
         self._times: dict[int, list[int]] = {}
+        self._tries: dict[int, list[float]] = {}
+        self._ended: dict[int, float] = {}
 
     def change(self, gate: Gate, operation: Operation) -> None:
         """Write or delete what an operation says, once or as a batch."""
@@ -120,6 +134,7 @@ class _Accesses:
             )
         if batch:
             self._batches[batch] = number
+        self._tries.setdefault(number, []).append(steps)
         if deleted:
             self._holdings.deleting(notes)
         table = gate.planning.table(TABLE)
@@ -130,6 +145,9 @@ class _Accesses:
             self._took(number, now)
             raise
         self._took(number, now)
+        if wrong := self._told_otherwise(number, written, operation, steps):
+            self.wrong.append(f"{gate.name} was told of {operation.name} that it has {wrong}")
+        self._ended.setdefault(number, self._world.scheduler.steps)
         if not self.all[number].acknowledged:
             self.all[number] = self.all[number]._replace(ended=self._world.scheduler.steps, acknowledged=True)
         if not deleted and note is not None:
@@ -138,6 +156,21 @@ class _Accesses:
                 (Acknowledged(key, note, operation.level) for key in notes),
                 told if told.epoch == written.epoch else None,
             )
+
+    def _told_otherwise(self, number: int, written: Written, operation: Operation, began: float) -> str | None:
+        """What a call was told of a write that is not so. `began`: when the call did. Two calls at once may each say
+        that they were the first.
+        """
+        rows = len({*operation.keys})
+        if written.rows != rows:
+            return f"{written.rows} rows, and it has {rows}"
+        tries = self._tries[number]
+        if written.already and len(tries) == 1:
+            return "been written before, and nobody else has tried it"
+        ended = self._ended.get(number, began)
+        if not written.already and ended < began and self._stays and operation.level == "QUORUM":
+            return "not been written before, and it had been acknowledged"
+        return None
 
     def change_otherwise(self, gate: Gate, operation: Operation) -> None:
         """Bring other rows under the name of a batch that was acknowledged: that has to be rejected."""
@@ -222,7 +255,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
     with world or world_of(scenario) as world:
         world.found()
         followers = ChangeFollowers(world)
-        set_up(world, scenario.settings, followers)
+        set_up(world, scenario.settings, partial(followers.begin, names=_followers_of(scenario)))
         settings = scenario.settings
         forgets = forgets_deletes(scenario)
         holdings = Holdings(
@@ -233,11 +266,11 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             loses_power=any(fault.kind == "power cut" for fault in scenario.faults),
         )
         steps = Steps(world, harmed(scenario), damaged_places(scenario))
-        accesses = _Accesses(world, holdings, partial(must_stay_for, scenario))
+        accesses = _Accesses(world, holdings, partial(must_stay_for, scenario), stays=stays_where_it_is(scenario))
         loses = bool(harmed(scenario)) or any(fault.kind == "power cut" for fault in scenario.faults)
         followers.given = partial(_require_streamed, holdings, accesses)
         kept = Kept(world, partial(is_kept_for, scenario), loses=loses)
-        constraints = Constraints(world.scheduler)
+        constraints = Constraints(world.scheduler, holdings.rows)
         holes = Holes(world)
         rollbacks = Rollbacks(world, accesses.all, holdings.deleting)
 
@@ -287,7 +320,9 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         playing.learned += [steps.learn, holdings.learn]
         with rollbacks.watched(), holes.watched():
             playing.run()
-        stream = _come_to_rest(world, accesses, playing, holdings, followers)
+        stream = None
+        if not goes_back_too_far(scenario):  # else nothing comes to rest before somebody gives up what is lost
+            stream = _come_to_rest(world, accesses, playing, holdings, followers)
         in_time = not forgets or all_are_announced(scenario)
         operated = rolling_back.violations(rollbacks.all, accesses.all, in_time=in_time)
         operated += constraining.violations(constraints.periods, scenario, accesses.all)
@@ -325,7 +360,11 @@ def _require_streamed(holdings: Holdings, accesses: _Accesses, cluster: Cluster,
     holdings.streamed(rows, cluster.metadata)
 
 
-def set_up(world: World, settings: Settings, followers: ChangeFollowers | None = None) -> None:
+def _followers_of(scenario: Scenario) -> list[str]:
+    return sorted({one.name for one in operations_of(scenario) if one.kind == "follow"})
+
+
+def set_up(world: World, settings: Settings, keep_changes: Callable[[Cluster, str], None] | None = None) -> None:
     def prepare() -> None:
         process = world.scheduler.current.process
         for number in range(1, len(settings.racks) + 1):
@@ -340,8 +379,8 @@ def set_up(world: World, settings: Settings, followers: ChangeFollowers | None =
             administration.create_table(
                 cluster, TABLE, COLUMNS, ["id"], append_only=settings.append_only, tablets=settings.tablets or None
             )
-            if settings.changes and followers is not None:
-                followers.begin(cluster, short=settings.changes == "short")
+            if settings.changes and keep_changes is not None:
+                keep_changes(cluster, settings.changes)
 
     actor = world.run(world.process("founder of tables"), prepare)
     world.until_done(actor)

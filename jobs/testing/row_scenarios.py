@@ -5,7 +5,7 @@ from __future__ import annotations
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.row_drawing import place
 from epochlake.jobs.testing.scenario import Fault, Operation, Scenario
-from epochlake.jobs.testing.themes import DESTRUCTIVE
+from epochlake.jobs.testing.themes import DESTRUCTIVE, OPERATIONS, ROLLBACK, SOME, UPKEEP
 
 
 def is_one_range(scenario: Scenario) -> bool:
@@ -14,6 +14,12 @@ def is_one_range(scenario: Scenario) -> bool:
 
 def operations_of(scenario: Scenario) -> list[Operation]:
     return [one for part in scenario.parts for thread in part.threads for one in thread]
+
+
+def stays_where_it_is(scenario: Scenario) -> bool:
+    """Whether no row goes to other replicas, is lost, or is put together with others."""
+    moves = ({*OPERATIONS} | {*UPKEEP} | {SOME, ROLLBACK}) - {"balance", "snapshot", "repair", "repair bytes", "verify"}
+    return not harmed(scenario) and not any(one.kind in moves for one in operations_of(scenario))
 
 
 def forgets_deletes(scenario: Scenario) -> bool:
@@ -30,8 +36,23 @@ def harmed(scenario: Scenario) -> set[str]:
     return by_operators | {fault.place for fault in scenario.faults if fault.kind in DATA}
 
 
+def goes_back_too_far(scenario: Scenario) -> bool:
+    """Whether a quorum of replicas comes back as it was before, so that what only these have acknowledged is lost.
+
+    Replicas that went back are known by their receipts: until somebody gives up what is lost, no read does without it
+    that is told to have reached its level.
+    """
+    if not all(fault.kind == "old storage" for fault in scenario.faults if fault.kind in DATA):
+        return False
+    back = {fault.place for fault in scenario.faults if fault.kind in DATA}
+    by_operators = any(one.kind in DESTRUCTIVE for one in operations_of(scenario))
+    return scenario.settings.replication > 2 and len(back) > scenario.settings.replication // 2 and not by_operators
+
+
 def lossy_levels(scenario: Scenario) -> set[str]:
     """At which levels what was acknowledged may be gone: all that have counted it may be among what is destroyed."""
+    if goes_back_too_far(scenario):
+        return {"ONE"}
     replicas = scenario.settings.replication
     copies = {"ONE": 1, "QUORUM": replicas // 2 + 1, "ALL": replicas}
     places = len({fault.place for fault in scenario.faults if fault.kind in DATA}) or bool(harmed(scenario))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epochlake.jobs.testing import operator_themes, rule_themes, storage_themes
+from epochlake.jobs.testing import operator_themes, rule_themes, storage_themes, stream_themes
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.themes import (
     KEYS,
@@ -362,7 +362,7 @@ REBUILDING = Theme(
     operations=("rebuild", "rebuild", "rebuild", "replace", "remove"),
     operator_paces=(1.0,),
     upkeep=("repair", "snapshot"),
-    sorts=((), ("lost storage",), ("pause", "access fails")),
+    sorts=((), ("pause", "access fails")),
     tablets=(1, 1, 0),
     sights=("most", "most", "all"),
     replication=(3,),
@@ -372,6 +372,7 @@ REBUILDING = Theme(
     upkeep_paces=(1.0,),
     levels=("QUORUM", "QUORUM", "ALL"),
     read_levels=("QUORUM",),
+    lying=(Lying(("lost storage",), ("pipeline",), ("volume link", "volume read"), (0, 1), early=0.2, number=1.0),),
     append_only=0.5,
 )
 """A node that has lost what it held, and is filled again from the others, while machines see most of the places each:
@@ -466,6 +467,32 @@ CLOCKS = Theme(
 )
 """Clocks that are apart, and replicas of which one does not answer when it is asked for the newest time."""
 
+TWINS = Theme(
+    seconds=(3.0, 6.0),
+    keys=(KEYS, 4),
+    paces=(0.1, 0.3),
+    operations=("balance",),
+    operator_paces=(5.0,),
+    sights=("all", "most", "sides"),
+    replication=(3,),
+    accesses=(*["batch"] * 6, "batch again", "batch again", "read", "write"),
+    pipelines=(2, 3),
+    levels=("QUORUM", "QUORUM", "ALL"),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("pause", "kill", "access fails"),
+            ("pipeline",),
+            ("shared link", "shared link, done", "volume link", "volume write, done"),
+            (0, 2, 6),
+            (0.2, 2.0),
+        ),
+    ),
+    append_only=0.7,
+    twins=0.9,
+)
+"""New batches that two pipelines bring at the same moment, each with the same rows."""
+
 THEMES: tuple[Theme, ...] = (
     *(ANYTHING,) * 6,
     *(MOVING, MOVING, STRADDLING, STRADDLING, UPKEEPING, UPKEEPING, RESTORING),
@@ -480,7 +507,13 @@ THEMES: tuple[Theme, ...] = (
 
 BY_NAME: dict[str, Theme] = {
     name.lower(): theme
-    for name, theme in {**vars(rule_themes), **vars(operator_themes), **vars(storage_themes), **globals()}.items()
+    for name, theme in {
+        **vars(rule_themes),
+        **vars(operator_themes),
+        **vars(storage_themes),
+        **vars(stream_themes),
+        **globals(),
+    }.items()
     if isinstance(theme, Theme)
 }
 """All of them, by their names in small letters."""

@@ -4,7 +4,7 @@ two steps, and what others do meanwhile.
 
 from __future__ import annotations
 
-from epochlake.jobs.testing.nemesis import MOUNTS
+from epochlake.jobs.testing.nemesis import LOST_ANSWER, MOUNTS
 from epochlake.jobs.testing.themes import KEYS, OTHER_ROWS, SOME, WIDE, Lying, Theme
 
 BLIND_COORDINATORS = Theme(
@@ -240,7 +240,7 @@ HALF_REBUILT = Theme(
     read_levels=("QUORUM",),
     append_only=0.5,
     lying=(
-        Lying(("lost storage",), ("pipeline",), ("volume link", "volume read"), (1,), early=0.02),
+        Lying(("lost storage",), ("pipeline",), ("volume link", "volume read"), (1,), early=0.02, number=1.0),
         Lying(
             ("pause",),
             ("coordinator",),
@@ -285,7 +285,7 @@ LOST_MEANWHILE = Theme(
         Lying(
             ("pause",),
             ("pipeline",),
-            ("volume link", "volume link, done", "log read", "zookeeper getdata", "root link"),
+            ("volume link", "volume link, done", "log read", "zookeeper getdata", "shared link"),
             (8, 16, 24),
             (0.8, 2.5),
         ),
@@ -422,9 +422,9 @@ ROTTEN_SOURCES = Theme(
 """Files that rot right before a tablet is streamed from where they lie."""
 
 ROTTEN_MERGES = Theme(
-    seconds=(4.0, 7.0),
+    seconds=(7.0, 10.0),
     keys=(3, KEYS),
-    paces=(0.2, 0.5),
+    paces=(0.5, 1.5),
     operations=("balance",),
     operator_paces=(10.0,),
     tables=1.0,
@@ -433,13 +433,21 @@ ROTTEN_MERGES = Theme(
     replication=(2,),
     accesses=(*["write"] * 4, "read"),
     pipelines=(1, 2),
-    upkeep_paces=(0.3, 0.8),
+    upkeep_paces=(2.0, 3.0),
     levels=("ALL",),
     coordinators=(1,),
-    lying=(Lying(("flipped bit",), ("upkeep", "pipeline"), ("volume link, done", "log read", "volume list"), (8, 16)),),
+    lying=(
+        Lying(
+            ("flipped bit",),
+            ("upkeep", "pipeline"),
+            ("volume link, done", "log read", "volume list"),
+            (8, 16),
+            number=1.0,
+        ),
+    ),
     append_only=0.8,
 )
-"""Files that rot right before they are merged."""
+"""A place whose files all rot right before they are merged."""
 
 FOLLOWED_WRITES = Theme(
     seconds=(4.0, 8.0),
@@ -459,7 +467,7 @@ FOLLOWED_WRITES = Theme(
         Lying(
             ("kill", "pause", "pause", "access fails"),
             ("pipeline", "upkeep", "follower"),
-            ("root link", "root link, done", "volume link, done", "volume link", "root read", "volume read"),
+            ("shared link", "shared link, done", "volume link, done", "volume link", "shared read", "volume read"),
             (2, 6, 12),
             (0.5, 3.0),
         ),
@@ -579,19 +587,18 @@ LOST_ANSWERS = Theme(
     levels=("ALL",),
     coordinators=(1,),
     lying=(
-        Lying(("access fails",), ("pipeline",), ("volume link, done",), (24, 40)),
         Lying(
-            ("pause",),
+            (LOST_ANSWER,),
             ("pipeline",),
-            ("volume list", "volume read", "volume look at"),
+            ("volume link",),
             (16, 32),
-            (1.0, 3.0),
-            ("tablet allow_write_both_read_old", "tablet use_new", "tablet streaming"),
+            (0.4, 2.5),
+            ("", "tablet allow_write_both_read_old", "tablet use_new", "tablet streaming"),
         ),
     ),
     append_only=0.5,
 )
-"""Commits whose answers are lost, by those who stand still before they look whether they have landed."""
+"""Commits whose answers are lost, of which their writers hear late, and look then whether they have landed."""
 
 SOURCES = Theme(
     seconds=(4.0, 7.0),
@@ -649,11 +656,12 @@ ROTTEN_CUTS = Theme(
             ("log append, done", "zookeeper setdata", "volume read", "volume link, done"),
             (8, 16, 24),
             during=("join before MID", "leave before MID", "move before MID"),
+            number=1.0,
         ),
     ),
     append_only=0.5,
 )
-"""Files that rot right before pieces are cut of them."""
+"""A place whose files all rot right before pieces are cut of them."""
 
 RULES = (
     *(BLIND_COORDINATORS, OUT_OF_REACH, LOST_FENCES, SLOW_EYES, LATE_HANDS, BACK_AND_AGAIN, HALF_BATCHES, SHELVING),

@@ -49,10 +49,12 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
 class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is done to the world, `at` seconds after its beginning: to the process of `victim`, or to `place`.
 
-    `seconds` is how long it lasts, `number` how much it is. With `when` it waits from then on for the `nth` time that
-    somebody comes to that moment ("zookeeper delete", "log append, done"), and strikes right there: the victim, or who
-    has come to it if there is none. With `during` only moments count while something is known to be so far ("tablet
-    cleanup", "leave before mid"). With `by` it waits for that one to come there, whoever the victim is.
+    `seconds` is how long it lasts, `number` how much it is; of a flipped bit, whether each file of the place has one,
+    and of lost storage, whether its volume is known by its marker still.
+    With `when` it waits from then on for the `nth` time that somebody comes to that moment ("zookeeper delete", "log
+    append, done"), and strikes right there: the victim, or who has come to it if there is none. With `during` only
+    moments count while something is known to be so far ("tablet cleanup", "leave before mid"). With `by` it waits for
+    that one to come there, whoever the victim is.
     """
 
     kind: str
@@ -79,7 +81,8 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     takes clocks to be apart, in seconds. `session`: how long a session of ZooKeeper outlives its process, in seconds.
     `log_checkpoints`: after how many commits the log has a checkpoint. `deadline`: of storage, in seconds.
     `barrier`: after how many seconds barriers relax; `attempts`: how often a pipeline tries what fails.
-    `changes`: "" where the table's changes are not kept, "kept", or "short" where they are dropped soon.
+    `changes`: "" where the table's changes are not kept, "kept", "short" where they are dropped soon, or "held" where
+    each is dropped as soon as all of its followers have told that they have dealt with it.
     `members`: the directories by number that are the first log members; (): commits count when the root has them.
     """
 

@@ -8,8 +8,10 @@ nobody can, it jumps to the next moment at which somebody wakes up.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -18,6 +20,13 @@ import greenlet
 
 START = 1_700_000_000.0
 """Seconds since 1970 at which each world begins."""
+
+
+LOOK_SECONDS = 0.5
+"""So often it is looked whether a world takes too long."""
+
+STANDING = 20
+"""So many times as long as it may work a world may last, by real time."""
 
 
 class WorldEnded(BaseException):
@@ -314,19 +323,25 @@ def ended_afterwards(scheduler: Scheduler) -> Iterator[Scheduler]:
 
 
 @contextmanager
-def watched(scheduler: Scheduler, seconds: float) -> Iterator[None]:
-    """End the world when the block takes longer, by real time: also an actor that never comes to a point of it.
+def watched(scheduler: Scheduler, seconds: float, until: float = math.inf) -> Iterator[None]:
+    """End the world when the block has worked for longer, or has stood still for far longer, as where it waits for what
+    never comes: also an actor that never comes to a point of it. On a machine that has much else to do it has its time.
+    `until`: seconds since 1970 at which it ends in any case.
 
     Only in the main thread of a process.
     """
+    worked, began = time.process_time(), time.monotonic()
 
     def ring(number: int, frame: object) -> None:
+        works, lasts = time.process_time() - worked, time.monotonic() - began
+        if works < seconds and lasts < STANDING * seconds and time.time() < until:
+            return
         scheduler.is_late = True
         if scheduler.running is not None:
             raise WorldEnded
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, LOOK_SECONDS), LOOK_SECONDS)
     try:
         yield
     finally:

@@ -18,14 +18,22 @@ SEEDS = 3
 """How many courses of a shorter scenario are tried."""
 
 
-def shrunk(scenario: Scenario, fails: Callable[[Scenario], bool], most_tries: int = 300) -> Scenario:
-    """The shortest scenario that was found to fail, in at most so many histories; `scenario` when none is shorter."""
+def shrunk(
+    scenario: Scenario,
+    fails: Callable[[Scenario], bool],
+    most_tries: int = 300,
+    *,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Scenario:
+    """The shortest scenario that was found to fail, in at most so many histories, and before the time `is_over`;
+    `scenario` when none is shorter.
+    """
     tries = 0
     while True:
         for shorter in _shorter(scenario):
             found = None
             for seed in (scenario.seed, *range(1, SEEDS)):
-                if tries >= most_tries:
+                if tries >= most_tries or is_over():
                     return scenario
                 tries += 1
                 candidate = replace(shorter, seed=seed)

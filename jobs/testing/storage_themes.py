@@ -65,5 +65,40 @@ TWO_BACK = Theme(
 who see four of six nodes.
 """
 
+_BACK_TOO = Lying(
+    ("old storage",),
+    ("pipeline",),
+    ("volume link", "volume link, done", "volume write"),
+    (1,),
+    (0.5, 3.0),
+    early=0.4,
+)
+
+BACK_TOGETHER = Theme(
+    seconds=(12.0, 18.0),
+    keys=(2, 4),
+    paces=(0.3, 0.6),
+    operations=("balance",),
+    operator_paces=(30.0,),
+    upkeep=("repair",),
+    tablets=(1, 0),
+    sights=("most",),
+    replication=(3,),
+    accesses=("write", "write", "read", "read"),
+    pipelines=(4, 4),
+    keepers=(2,),
+    upkeep_paces=(0.5, 1.0),
+    levels=("QUORUM",),
+    read_levels=("QUORUM",),
+    coordinators=(1,),
+    lying=(_BACK_TOO, _BACK_TOO),
+    append_only=0.5,
+    followed=0.0,
+    racks=(("r1", "r2", "r3"),),
+)
+"""Two of three replicas that come back as they were before, and repairs by those who see all of them: what only these
+two had is lost, and no read is told that it has reached a quorum without it.
+"""
+
 DRAWN = (HOLES, TWO_BACK)
 """Those that are drawn with all others."""

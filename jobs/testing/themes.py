@@ -62,7 +62,7 @@ class Lying(NamedTuple):
 
     `counts`: how many there are; `seconds`: how long they last, from and to; `during`: while what is so far, "" for
     any time; `early`: in which share of the history they begin to lie there. Those of a place all strike the same one.
-    `by`: the roles of whom they wait for, where those are others than they strike.
+    `by`: the roles of whom they wait for, where those are others than they strike. `number`: as in the fault.
     """
 
     kinds: tuple[str, ...]
@@ -73,6 +73,7 @@ class Lying(NamedTuple):
     during: tuple[str, ...] = ("",)
     early: float = 1.0
     by: tuple[str, ...] = ()
+    number: float = 0.0
 
 
 class Theme(NamedTuple):
@@ -91,6 +92,11 @@ class Theme(NamedTuple):
     `anywhere`: whether operators give up what any node has; else those of a history give up one node alone. `followed`:
     so likely the table's changes are followed. `racks`: of nodes, and so how many there are, which is the same in all
     of these. `replicas`: how many replicas of each row operators ask for; one alone only where nothing is destroyed.
+    `threads`: how many a pipeline has; `twins`: so likely two pipelines bring the same batches at the same moments.
+
+    Where changes are followed: `changes` as in the settings, `followers` and `settlers` (who keep the stream up) are
+    how many there may be, `follower_paces` and `settler_paces` their longest waits, and `lying_to_followers` faults
+    that lie in wait for either, whose roles are "follower" and "upkeep".
     """
 
     seconds: tuple[float, float]
@@ -126,6 +132,14 @@ class Theme(NamedTuple):
     followed: float = FOLLOWED
     racks: tuple[tuple[str, ...], ...] = (RACKS, ALL_APART)
     replicas: tuple[int, ...] = (2, 3, 4)
+    threads: tuple[int, ...] = (1,)
+    twins: float = 0.0
+    changes: tuple[str, ...] = ("kept", "kept", "held", "short")
+    followers: tuple[int, ...] = (1, 1, 2)
+    settlers: tuple[int, ...] = (0, 1, 1, 2)
+    follower_paces: tuple[float, ...] = (0.3, 1.0, 4.0)
+    settler_paces: tuple[float, ...] = (0.3, 1.0, 4.0)
+    lying_to_followers: tuple[Lying, ...] = ()
 
     @property
     def nodes(self) -> int:

@@ -9,7 +9,7 @@ with World(7) as world:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -39,7 +39,7 @@ from epochlake.metastore.configuration import (
     ZooKeeperSettings,
 )
 from epochlake.metastore.following.follower import Follower
-from epochlake.metastore.log import delta, seats
+from epochlake.metastore.log import delta, moving_members, seats
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.epoch_log import EpochLog
@@ -161,6 +161,8 @@ class World:
         self._open.enter_context(patch.dict(delta.PROPERTIES, every))
         # Histories are short: what is brought back is a few seconds old.
         self._open.enter_context(patch.object(seats, "TOLERANCE_MS", 0))
+        # And few entries long: a root that is restored is seen before all of them are there.
+        self._open.enter_context(patch.object(moving_members, "PART", 3))
         self._open.enter_context(ended_afterwards(self.scheduler))
         self._shared = SharedEntries()
         if self._members:
@@ -205,9 +207,10 @@ class World:
 
         return put_back
 
-    def empty(self, place: str) -> None:
-        """Leave an empty directory."""
-        restore(self.disk, place, {})
+    def empty(self, place: str, keeping: Collection[str] = ()) -> None:
+        """Leave an empty directory, but for files of these names that are in it."""
+        kept = {path: data for path, data in copied(self.disk, place).items() if path.rpartition("/")[2] in keeping}
+        restore(self.disk, place, kept)
         self.logs.restore(place, {})
 
     def log(self, process: Process) -> EpochLog:

@@ -58,8 +58,12 @@ class Outcomes:
             entry = self._follower.request_entry(submission.request_id)
         except EpochlakeError as error:
             logger.debug("request %s is committed, what it was is not known yet: %s", submission.request_id, error)
-        else:
-            submission.outcome = None if entry is None else committed_at(submission, entry)
+            return
+        if entry is None:
+            return
+        submission.outcome = committed_at(submission, entry)
+        # Who has appended it may have died before he announced it, and nobody else may have looked since.
+        self._publish(self._follower.position)
 
     def conclude(self, submissions: Iterable[Submission], failure: Callable[[Submission], BaseException]) -> None:
         """Give submissions that are not waiting any more their outcome: what the log says of them, else `failure`.

@@ -60,6 +60,8 @@ class ZooKeeperQueue:
         self._head: Value | None = None
         self._has_offered = False
         self._news = threading.Event()
+        self._unannounced: Head | None = None
+        """What was told before there was a connection."""
 
     def acquire(self, timeout: float, meanwhile: Meanwhile | None = None) -> bool:
         started = time.monotonic()
@@ -69,6 +71,8 @@ class ZooKeeperQueue:
             self._lock = CommitLock(self._coordination)
             # Who has an answer does not need the lock any more, or asks for it again.
             self._proposals.answers.arrived = self._answered
+            if (told := self._unannounced) is not None:
+                publish_head_soon(self._coordination, told, None)
         assert self._proposals is not None
         answers = self._proposals.answers
         offered, self._has_offered = self._has_offered, False
@@ -169,9 +173,13 @@ class ZooKeeperQueue:
         return [coordination.client.get_async(coordination.path(name)) for name in (HEAD, ROOT)]
 
     def publish(self, position: Position) -> None:
-        if self._coordination is not None and not self._coordination.closed:
-            head = Head(position.epoch, position.state_id, position.hash, position.incarnation)
-            publish_head_soon(self._coordination, head, self._head)
+        head = Head(position.epoch, position.state_id, position.hash, position.incarnation)
+        if self._coordination is None:
+            # What is known already is told without ZooKeeper: it hears of it when this process comes to the line.
+            self._unannounced = head
+        coordination = self._coordination
+        if coordination is not None and not coordination.closed:
+            publish_head_soon(coordination, head, self._head)
 
 
 def _has_failed(result: Any) -> bool:

@@ -225,7 +225,7 @@ class DeltaLog:
         first, last = entries[0].epoch, entries[-1].epoch
         too_late = AppendConflict(f"epoch {first} was not appended: the log was read too long ago, or it has gone")
         stored = None if ready is None else ready.stored
-        if not self._version_exists(read_at):
+        if not self._version_exists(read_at) or self._is_another(read_at):
             self._discard(stored)
             raise too_late
         try:
@@ -254,6 +254,7 @@ class DeltaLog:
         if not appended:
             self._discard(stored)
             raise AppendConflict(f"epoch {first} was not appended: somebody else has appended before")
+        self._require_same_log(read_at + 1, entries)
         self._require_at_the_tail(read_at + 1, entries)
         # The handle stays behind: it is moved on when there is something to read, as that lists the log.
         self._table, self._read_at, self._seen = table, read_at + 1, self._commit_file(read_at + 1)
@@ -495,6 +496,24 @@ class DeltaLog:
             return any(file.name.endswith(".parquet") for file in self._storage.list_files(self.uri))
         except failures.MissingFile:
             return False
+
+    def _is_another(self, version: int) -> bool:
+        """Whether another log lies where the one was that was read up to this version: it was restored meanwhile, and
+        has as many versions.
+        """
+        there = self._commit_file(version)
+        return there is not None and self._seen is not None and there != self._seen
+
+    def _require_same_log(self, written: int, entries: Sequence[Entry]) -> None:
+        """Raise AppendConflict when version `written` continues another log than the one that was read: nobody could
+        read that any more, so it is taken out unless somebody has put a version after it.
+        """
+        if not self._is_another(written - 1):
+            return
+        if not self._version_exists(written + 1):
+            with suppress(StorageUnavailable):
+                self._storage.delete_file(f"{self.uri}/_delta_log/{written:020}.json")
+        raise AppendConflict(f"epoch {entries[0].epoch} was not appended: another log is in the place of the one read")
 
     def _require_at_the_tail(self, written: int, entries: Sequence[Entry]) -> None:
         """Raise AppendConflict unless version `written` continues the log, AppendUncertain when that cannot be told."""

@@ -127,6 +127,14 @@ MUTATIONS = (
         LOG,
     ),
     Mutation(
+        "a promise of one change stands for another one of its number",
+        "107: of one number only one document is kept by a member",
+        "metastore/log/generations.py",
+        "    return _read(storage, directory, generation.number) == generation\n",
+        "    return True\n",
+        LOG,
+    ),
+    Mutation(
         "a change of log members that is cancelled keeps its number",
         "123: a promise cannot be taken back, so going back is a generation of its own",
         "jobs/upkeep/log_members.py",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from tests.campaign_mutations import commits, gate, moves
+from tests.campaign_mutations import commits, gate, log_members, moves
 from tests.campaign_mutations.mutation import Mutation
 
-_ALL = (*commits.MUTATIONS, *gate.WRITES, *gate.READS, *moves.MUTATIONS, moves.STREAMING_LANDS_LATE)
+_ALL = (
+    *(*commits.MUTATIONS, *log_members.MUTATIONS, *gate.WRITES, *gate.READS, *moves.MUTATIONS),
+    moves.STREAMING_LANDS_LATE,
+)
 _KNOWN = {one.name: one for one in _ALL}
 
 
@@ -33,5 +36,9 @@ MUTATIONS = (
     _together("a restored replica is read", "an acknowledgement leaves no receipt"),
     _together("a request that comes again is told as new", "what was found in the log is told as new"),
     _together("streaming lands after its session was closed", FENCE),
+    _together(
+        "a change of log members takes the number of one that was left unfinished",
+        "a promise of one change stands for another one of its number",
+    ),
     _together("a replica is prepared again and again", "a late coordinator drops what has come since"),
 )

@@ -159,6 +159,16 @@ def test_the_first_head_is_announced_before_the_lock_is_given_back(connect: Open
         hears.set()
 
 
+def test_what_was_told_before_there_was_a_connection_is_announced_when_there_is_one(connect: Opener) -> None:
+    session = connect()
+    queue, told = ZooKeeperQueue(lambda _: session), Position(7, "state-7", "hash-7", 1)
+    queue.publish(told)
+    assert read_head(session) is None
+    assert queue.acquire(30)
+    assert queue.announced() == told
+    queue.release()
+
+
 def test_what_is_done_while_others_are_waited_for_is_done_once_and_only_after_the_time(connect: Opener) -> None:
     queue, called = ZooKeeperQueue(lambda _: session), []
     session = connect()

@@ -473,3 +473,36 @@ def test_what_is_little_is_told_while_it_is_planned(
     replicas[0].storage.kept(telling.Memory).clear()
     with pytest.raises(StorageUnavailable, match="|".join(file.file_id for file in files)):
         read_files(spark, TABLE, pinned(replicas))
+
+
+@pytest.mark.connect
+@pytest.mark.parametrize("told_by", ["file_size", "file_name"])
+def test_bits_are_looked_up_by_the_size_of_a_file_and_by_its_name_where_two_files_have_one_size(
+    spark: SparkSession,
+    replicas: list[ReplicaAddress],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    told_by: str,
+) -> None:
+    """A file that was exchanged for another whole one, of another size, is not shown as what it was told of."""
+    monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
+    monkeypatch.setattr(reading, "NAMED_POSITIONS", 0)
+    write(spark.range(300).selectExpr("id", "hex(xxhash64(id)) as note"), replicas, at=1, tablets=2)
+    write(spark.range(0, 300, 3).selectExpr("id", "'new' as note"), replicas, at=2, tablets=2)
+    write(spark.range(1, 300, 30), replicas, at=3, deleted=True)
+    plan = plan_read(TABLE, pinned(replicas[:1]))
+    assert len({copy.file.size for copy in plan.copies}) == len(plan.copies), "of other rows their sizes would differ"
+    if told_by == "file_name":
+        of_one_size = [
+            msgspec.structs.replace(copy, file=msgspec.structs.replace(copy.file, size=1)) for copy in plan.copies
+        ]
+        plan = msgspec.structs.replace(plan, copies=tuple(of_one_size))
+    shown = read_plan(spark, TABLE, plan)
+    assert told_by in plan_text(shown, capsys)
+    assert as_lines(shown) == as_lines(read_ranked(spark, TABLE, plan))
+    assert shown.count() == 290
+    if told_by == "file_size":
+        largest = max(plan.copies, key=lambda copy: copy.file.rows)
+        pq.write_table(pq.read_table(largest.uri, partitioning=None), largest.uri, compression="none")
+        with pytest.raises(Exception, match=largest.file.file_id):
+            read_plan(spark, TABLE, plan).collect()

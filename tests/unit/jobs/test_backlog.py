@@ -12,6 +12,7 @@ from epochlake.jobs.cli.text import status
 from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.jobs.replicas.intervals import NO_LINEAGE
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
+from epochlake.jobs.replicas.states import FileTable
 from epochlake.jobs.upkeep.compacting import Weighed, weigh
 from epochlake.jobs.upkeep.comparing import Range
 from epochlake.jobs.upkeep.read_costs import ReadCost
@@ -41,6 +42,10 @@ class Holding:
         self.files = files
         self.fingerprint = b"the same"
 
+    @property
+    def table(self) -> FileTable:
+        return FileTable.of(self.files)
+
     def within(self, low: int, high: int) -> list[DataFile]:
         return self.files
 
@@ -62,8 +67,9 @@ def told(files: list[DataFile]) -> Backlog | None:
     return backlog(TABLE, RANGES, {1: replica, 2: replica}, NO_LINEAGE)
 
 
-@given(FILES)
-def test_the_backlog_is_that_of_each_range_weighed_by_itself(drawn: list[tuple[int, int, int, int]]) -> None:
+@pytest.mark.parametrize("many", [0, views.MANY_FILES])
+@given(drawn=FILES)
+def test_the_backlog_is_that_of_each_range_weighed_by_itself(many: int, drawn: list[tuple[int, int, int, int]]) -> None:
     files = [file(number, (first, last), rows, size) for number, (first, last, rows, size) in enumerate(drawn)]
     now = 10**16
     weighed: list[Weighed] = [
@@ -73,7 +79,9 @@ def test_the_backlog_is_that_of_each_range_weighed_by_itself(drawn: list[tuple[i
     due = [one.chosen for one in weighed if one.chosen is not None]
     paid = functools.reduce(operator.add, (one.now for one in weighed), ReadCost())
     best = functools.reduce(operator.add, (one.best for one in weighed), ReadCost())
-    found = told(files)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(views, "MANY_FILES", many)
+        found = told(files)
     assert (found.due, found.due_bytes) == (len(due), sum(one.size for one in due)) if found else not due
     assert found is None or found.times == paid.times(best)
 

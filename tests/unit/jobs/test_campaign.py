@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from epochlake.jobs import campaign
-from epochlake.jobs.testing import coverage, log_drawing, merge_drawing, row_drawing, row_themes
+from epochlake.jobs.testing import coverage, log_drawing, merge_drawing, nemesis, row_drawing, row_themes
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings, decoded, encoded
 from epochlake.jobs.testing.scheduler import Step
@@ -49,6 +49,14 @@ def test_histories_of_one_theme_are_drawn_from_seeds_as_others_are(kind: str) ->
         tasks = [campaign.Task(kind, seed, theme=theme) for seed in range(20)]
         assert [campaign.drawn(task) for task in tasks] == [campaign.drawn(task) for task in tasks]
         assert len({encoded(campaign.drawn(task)) for task in tasks}) == len(tasks)
+
+
+def test_what_themes_wait_for_are_moments_that_somebody_comes_to() -> None:
+    lying = [one for theme in row_themes.BY_NAME.values() for one in (*theme.lying, *theme.lying_to_followers)]
+    named = {moment for one in lying for moment in one.moments} | {*merge_drawing.MOMENTS}
+    followed = [row_drawing.row_scenario(seed, theme=row_themes.BY_NAME["followed_writes"]) for seed in range(60)]
+    named |= {fault.when for scenario in followed for fault in scenario.faults if fault.when}
+    assert named - {"volume open"} <= {*nemesis.MOMENTS}
 
 
 def test_data_is_destroyed_at_no_more_places_than_a_quorum_does_without() -> None:
@@ -226,3 +234,28 @@ def test_a_history_that_does_not_end_has_failed(monkeypatch: pytest.MonkeyPatch)
     scenario = Scenario("log", 1, 1.0, parts=(Part("p", "commits", ((Operation("commit", name="x"),),)),))
     [violation] = campaign.run(scenario).violations
     assert "too much time" in violation
+
+
+def test_a_history_that_has_not_ended_when_the_time_is_over_is_cut_off_and_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def spin(*_: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr("epochlake.jobs.testing.log_histories._commit", spin)
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    arguments = ["--only", "log", "--theme", "in_line", "--minutes", "0.02", "--processes", "0", "--shorten", "5"]
+    assert campaign.main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "log history 1 had not ended after" in said
+    assert "0 log histories" in said
+    assert "VIOLATION" not in said
+
+
+def test_shortening_ends_when_the_time_is_over() -> None:
+    scenario = row_drawing.row_scenario(3)
+    asked: list[Scenario] = []
+    found = shrunk(scenario, lambda one: not asked.append(one), is_over=lambda: len(asked) >= 2)
+    assert len(asked) == 2
+    assert found.size < scenario.size

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from epochlake.jobs import campaign
+from epochlake.jobs.testing.log import WorldLog
+from epochlake.jobs.testing.log_drawing import log_scenario
+from epochlake.jobs.testing.log_themes import BY_NAME
+from epochlake.jobs.testing.member_plots import PLOTS
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
+from epochlake.metastore.log import generations
+from epochlake.metastore.log.generations import Generation
+from epochlake.metastore.log.log_member import LogMember
 from epochlake.metastore.log.majority_log import MajorityLog
 
 
@@ -49,3 +58,57 @@ def test_members_of_a_restored_root_that_get_what_it_does_not_hold_are_noticed(m
     monkeypatch.setattr(MajorityLog, "_require_at_root", lambda *_: None)
     monkeypatch.setenv(campaign.STEPS, "25000")
     assert campaign.run(lost_while_somebody_writes()).violations
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_a_history_of_one_moment_of_log_members_ends_well(plot: str) -> None:
+    done = campaign.run(log_scenario(1, theme=BY_NAME[plot]._replace(tables=0.0)))
+    assert done.violations == []
+    assert done.told["Committed"] >= 4
+
+
+def seals_without_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed = LogMember.seal
+
+    def seal(member: LogMember, generation: Generation) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(WorldLog, "fence", lambda _: None)
+            sealed(member, generation)
+
+    monkeypatch.setattr(LogMember, "seal", seal)
+
+
+def gives_up_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    cleared = LogMember.clear_before
+
+    def clear_before(member: LogMember, number: int) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(LogMember, "_is_adopted", lambda *_: True)
+            cleared(member, number)
+
+    monkeypatch.setattr(LogMember, "clear_before", clear_before)
+
+
+def restores_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generations, "begin_restoring", lambda *_: None)
+
+
+def follows_what_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MajorityLog, "_require_whole", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("plot", "seed", "breaks"),
+    [
+        ("under_way", 2, seals_without_fencing),
+        ("half_adopted", 3, gives_up_too_early),
+        ("half_restored", 1, restores_in_silence),
+        ("behind", 1, follows_what_is_behind),
+    ],
+)
+def test_a_history_of_one_moment_notices_the_rule_that_is_broken(
+    monkeypatch: pytest.MonkeyPatch, plot: str, seed: int, breaks: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    breaks(monkeypatch)
+    monkeypatch.setenv(campaign.STEPS, "25000")
+    assert campaign.run(log_scenario(seed, theme=BY_NAME[plot]._replace(tables=0.0))).violations

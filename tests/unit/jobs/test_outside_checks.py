@@ -9,10 +9,13 @@ from epochlake.jobs.administration import unused_files
 from epochlake.jobs.gate import verified_reading
 from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.planning import Planning
+from epochlake.jobs.replicas.change_entries import Totals
+from epochlake.jobs.replicas.change_readers import Readers
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.testing import log_checkers, log_histories, row_checkers
 from epochlake.jobs.testing.keeping import Kept
 from epochlake.jobs.testing.log_histories import log_history
+from epochlake.jobs.testing.nemesis import FOLLOWING
 from epochlake.jobs.testing.power import restore
 from epochlake.jobs.testing.replica_files import Unreadable, decoded
 from epochlake.jobs.testing.row_histories import row_history
@@ -165,3 +168,32 @@ def stored(rows: dict[str, list[object]]) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(rows), sink)
     return bytes(sink.getvalue())
+
+
+def followed(changes: str) -> Scenario:
+    """A pipeline that writes, a follower of the changes that is killed between two batches, and who keeps them up."""
+    writes = tuple(Operation("write", 0.2, f"w{number}", tuple(range(8)), "QUORUM") for number in range(6))
+    follows = tuple(Operation("follow", 0.25, "f0") for _ in range(8))
+    keeps = tuple(Operation("keep up changes", 0.2) for _ in range(12))
+    parts = (
+        Part("pipeline0", "pipeline", (writes,)),
+        Part("follower0", "follower", (follows,)),
+        Part("settler0", "upkeep", (keeps,)),
+    )
+    settings = Settings(tablets=4, replication=2, changes=changes, append_only=True)
+    return Scenario("rows", 5, 3.0, settings, parts, (Fault("kill", 0.0, "follower0", when=FOLLOWING, nth=3),))
+
+
+def test_changes_that_go_before_their_readers_have_them_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert row_checkers.violations(row_history(followed("held"))) == []
+    monkeypatch.setattr(Readers, "all", lambda _: [])
+    found = row_checkers.violations(row_history(followed("held")))
+    assert any("f0 had to begin again" in one for one in found), found
+
+
+def test_what_operators_are_told_of_a_stream_is_compared_with_what_readers_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Totals, "with_write", lambda totals, files: totals)
+    found = row_checkers.violations(row_history(followed("kept")))
+    assert any("the stream is said to have 0 rows" in one for one in found), found

@@ -31,7 +31,7 @@ from tests.support.replicas import make_replica, store
 from tests.support.storages import STORAGE, forget
 
 READERS = ["load", "stream", "nobody"]
-Shown = tuple[int, Mapping[str, Any], dict[str, DataFile], list[int | None], int, dict[str, list[Any]]]
+Shown = tuple[int, Mapping[str, Any], dict[str, DataFile], list[int | None], int, bytes, dict[str, list[Any]]]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def shown(state: ReplicaState) -> Shown:
     files, *columns = state.table
     known = [column.T.tolist() for column in columns]
     chosen_by = {file.file_id: told for file, *told in zip(files, *known, strict=True)}
-    return state.version, state.metadata, state.files, applied, state.newest_written_at, chosen_by
+    return state.version, state.metadata, state.files, applied, state.newest_written_at, state.fingerprint, chosen_by
 
 
 def assert_as_read_anew(address: ReplicaAddress) -> None:
@@ -99,6 +99,7 @@ def test_after_any_commits_what_is_kept_is_what_is_read_from_the_beginning(
             assert asked == {one.file_id for one in meeting}
             newest = max((one.max_written_at for one in snapshot.all_files.values()), default=0)
             assert snapshot.newest_written_at == newest
+            assert len(snapshot.fingerprint) == 32
         if dice.random() < 0.3:
             assert_as_read_anew(address)
     assert_as_read_anew(address)

@@ -507,6 +507,17 @@ def test_nothing_is_asked_of_zookeeper_for_a_request_that_is_known_to_be_done() 
     assert isinstance(outcome_of(lambda: commits.commit(toggle, timeout=0.01)), CommitTimeout)
 
 
+def test_who_finds_its_request_in_the_log_announces_what_it_is_told() -> None:
+    """Who has appended it may have died before he announced it: a log that goes back then is noticed by nobody."""
+    log = begun()
+    Committer(Follower(log), LocalQueue(), author="who has died").commit(OFF, request_id="mine")
+    queue, follower = SteppedQueue(Steps()), Follower(InMemoryLog(log.shared))
+    follower.catch_up()
+    again = Committer(follower, queue, author="again")
+    assert again.commit(OFF, request_id="mine") == Committed(2, "mine", already=True)
+    assert [position.epoch for position in queue.published] == [2]
+
+
 def test_a_conflict_is_still_a_conflict() -> None:
     log = begun()
     handle = InMemoryLog(log.shared)

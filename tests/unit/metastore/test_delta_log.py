@@ -35,6 +35,7 @@ from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, position_of
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
 from epochlake.metastore.log.files import LogFile
+from epochlake.metastore.rewriting import NewFile
 from epochlake.metastore.storage.disk import Disk
 from epochlake.metastore.storage.storage import Storage
 
@@ -327,6 +328,37 @@ def test_a_version_that_was_written_where_another_one_was_cleaned_up_does_not_co
         sleeper.append(chain(1, position_of(known[-1]), tag="asleep"))
     assert not stray.exists()
     assert_only_those_awake(uri, sleeper)
+
+
+@pytest.mark.parametrize("when", ["before the append", "as it is stored"])
+def test_an_append_does_not_continue_another_log_of_as_many_versions(
+    uri: str, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Somebody stands still while the log is lost and restored: where it ends has the same number by chance."""
+    put(DeltaLog(STORAGE, uri), chain(2))
+    sleeper = DeltaLog(STORAGE, uri)
+    known = sleeper.read(0)
+    restored = chain(2, tag="restored")
+
+    def exchange() -> None:
+        for path in sorted((Path(uri) / "_delta_log").iterdir()):
+            path.unlink()
+        create_log_table(STORAGE, uri)
+        put(DeltaLog(STORAGE, uri), restored)
+
+    if when == "before the append":
+        exchange()
+    else:
+        proper = sleeper._store
+
+        def asleep(entries: Sequence[Entry]) -> NewFile:
+            exchange()
+            return proper(entries)
+
+        monkeypatch.setattr(sleeper, "_store", asleep)
+    with pytest.raises(AppendConflict, match=r"too long ago|another log"):
+        sleeper.append(chain(1, position_of(known[-1]), tag="asleep"))
+    assert DeltaLog(STORAGE, uri).read(0) == restored
 
 
 @pytest.mark.parametrize("ask", [delta_commits.has_moved_on, delta_commits.is_missing, delta_commits.commits_after])
