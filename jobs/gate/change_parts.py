@@ -52,8 +52,11 @@ def end_of(index: ChangeIndex, kept: ChangeStream, generation: int, up_to: int) 
     """Where a generation ends; None where it has not ended up to a position.
 
     `kept`: from the log as it was after the index was seen to go up to there. A generation is in the log before its
-    mark is in the index, so one that is not in the log then begins after that position.
+    mark is in the index, so one that is not in the log then begins after that position. Raises ChangesGone for one that
+    has left the log since its reader began: where it ended is not known any more, and what comes now is of others.
     """
+    if all(one.number != generation for one in kept.known_generations):
+        raise gone(index)
     for later in kept.known_generations:
         if later.number == generation + 1:
             if later.position is None:

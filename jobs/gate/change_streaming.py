@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -212,7 +213,7 @@ def _position_of(bookmark: str, stream: OpenStream) -> int:
     """Raises ChangesGone for a bookmark of another stream, or of one that went back; InvalidRequest for no bookmark."""
     position, _, rest = bookmark.partition("/")
     stream_id, _, write_id = rest.partition("/")
-    if not position.isdigit() or not stream_id:
+    if not re.fullmatch("[0-9]{1,18}", position) or not stream_id:
         raise InvalidRequest(f"{bookmark!r} is no bookmark of changes", hint="Give a position, or what `bookmark` was")
     if stream_id != stream.stream_id:
         raise ChangesGone(

@@ -278,6 +278,26 @@ def test_generations_of_which_nothing_is_kept_go_and_their_readers_are_told(kept
         kept.cluster.changes(FLIGHTS, generation=1, stream=0)
 
 
+def test_a_reader_that_was_paused_until_its_generation_had_left_is_given_nothing_of_later_ones(
+    kept: SmallCluster,
+) -> None:
+    divided(kept)
+    kept.cluster.write(FLIGHTS, rows(dict.fromkeys(range(8), "a")))
+    following = iter(kept.cluster.changes(FLIGHTS, generation=1, stream=0, follow=True))
+    assert next(following).num_rows
+    for kind in (Resize.SPLIT, Resize.MERGE):
+        resized(kept, kind)
+        divided(kept)
+    index = kept.cluster.change_indexes.of(stream_of(kept))
+    index.drop(index.tail().position)
+    resized(kept)
+    divided(kept)
+    kept.cluster.write(FLIGHTS, rows(dict.fromkeys(range(8), "b")))
+    assert [one.generation for one in kept.cluster.change_generations(FLIGHTS)] == [3, 4]
+    with pytest.raises(ChangesGone):
+        next(following)
+
+
 def test_description_tables_say_since_when_which_streams_are_there(kept: SmallCluster) -> None:
     divided(kept)
     resized(kept)

@@ -257,5 +257,6 @@ def test_a_bookmark_goes_on_and_is_told_when_its_stream_is_another_one_or_went_b
     keep_changes(kept.cluster, FLIGHTS)
     with pytest.raises(ChangesGone, match="another one has begun"):
         kept.cluster.changes(FLIGHTS, after=first)
-    with pytest.raises(InvalidRequest, match="no bookmark"):
-        kept.cluster.changes(FLIGHTS, after="seven")
+    for nonsense in ("seven", "²/stream/write", f"{'9' * 5000}/stream/write"):
+        with pytest.raises(InvalidRequest, match="no bookmark"):
+            kept.cluster.changes(FLIGHTS, after=nonsense)
