@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -218,7 +219,7 @@ def _parsed(members: Sequence[str], known: Mapping[int, Server]) -> tuple[list[S
     for member in members:
         text, _, node = member.partition("@")
         number, _, role = text.partition(":")
-        if not number.strip().isdigit():
+        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", number):
             server = parse_server(text)
         elif int(number) not in known:
             raise InvalidRequest(

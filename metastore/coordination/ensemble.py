@@ -12,11 +12,15 @@ VOTER = "participant"
 OBSERVER = "observer"
 
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:;|\[\]=,@]+)"
-_ADDRESS = rf"{_HOST}:\d+:\d+"
+_PORT = r"\d{1,9}"
+_ADDRESS = rf"{_HOST}:{_PORT}:{_PORT}"
 _SERVER = re.compile(
-    rf"(?:server\.)?(?P<number>\d+)\s*=\s*(?P<address>{_ADDRESS}(?:\|{_ADDRESS})*)(?::(?P<role>{VOTER}|{OBSERVER}))?"
-    rf"(?:;(?P<client>(?:{_HOST}:)?\d+)?)?(?:;(?P<secure>(?:{_HOST}:)?\d+))?"
+    rf"(?:server\.)?(?P<number>\d{{1,18}})\s*=\s*(?P<address>{_ADDRESS}(?:\|{_ADDRESS})*)(?::(?P<role>{VOTER}|{OBSERVER}))?"
+    rf"(?:;(?P<client>(?:{_HOST}:)?{_PORT})?)?(?:;(?P<secure>(?:{_HOST}:)?{_PORT}))?"
 )
+_LARGEST_NUMBER = 255
+"""One byte of a session's id is the number of the server that began it: with larger ones two sessions share an id."""
+_LARGEST_PORT = 65535
 _ANY_ADDRESS = ("0.0.0.0", "[::]", "[0:0:0:0:0:0:0:0]")
 
 
@@ -89,7 +93,7 @@ def parse_server(text: str) -> Server:
     """A server as ZooKeeper writes it (`server.4=zk4:2888:3888;2181`, the first word may be left out). Raises
     InvalidRequest.
     """
-    found = _SERVER.fullmatch(text.strip())
+    found = _SERVER.fullmatch(text.strip()) if text.isascii() else None
     if found is None:
         raise InvalidRequest(
             f"{text!r} is no server of a ZooKeeper ensemble",
@@ -127,21 +131,56 @@ def parse_configuration(text: str) -> EnsembleConfiguration:
 
 def require_possible(servers: Collection[Server]) -> None:
     """Raise InvalidRequest for servers that cannot be an ensemble as it is to be kept."""
+    require_apart(servers)
+    for server in servers:
+        require_startable(server)
+    voters = sum(server.votes for server in servers)
+    if voters % 2 == 0:
+        raise InvalidRequest(
+            f"{voters} of the servers would vote, and an odd number is to",
+            hint="Make another one an observer ('4:observer'), or name one more: an even voter is one more to wait for",
+        )
+
+
+def require_apart(servers: Collection[Server]) -> None:
+    """Raise InvalidRequest where two servers have one number or one address."""
     numbers = sorted(server.number for server in servers)
     if twice := sorted({number for number in numbers if numbers.count(number) > 1}):
         raise InvalidRequest(f"server {twice[0]} is named twice", hint="Each server has a number of its own")
     where = [place for server in servers for place in (server.address, server.reached_at) if place]
     if again := sorted({place for place in where if where.count(place) > 1}):
         raise InvalidRequest(f"{again[0]} is the address of two servers", hint="Each server has addresses of its own")
-    if any(not server.client and not server.secure for server in servers):
+
+
+def require_startable(server: Server) -> None:
+    """Raise InvalidRequest for a server that ZooKeeper would not start, or that nobody could use."""
+    if server.number > _LARGEST_NUMBER:
+        raise InvalidRequest(
+            f"{server.number} is no number of a ZooKeeper server", hint=f"Give one from 1 to {_LARGEST_NUMBER}"
+        )
+    if not server.client and not server.secure:
         raise InvalidRequest(
             "a server has no address for clients", hint="Name its port after a semicolon: '4=zk4:2888:3888;2181'"
         )
-    voters = sum(server.votes for server in servers)
-    if voters % 2 == 0:
+    for address in server.address.split("|"):
+        *_, peer, vote = address.rsplit(":", 2)
+        ports = [int(peer), int(vote), *(int(one.rpartition(":")[2]) for one in (server.client, server.secure) if one)]
+        if wrong := [port for port in ports if not 0 < port <= _LARGEST_PORT]:
+            raise InvalidRequest(f"{wrong[0]} is no port", hint=f"Give one from 1 to {_LARGEST_PORT}")
+        if len(set(ports)) < len(ports):
+            raise InvalidRequest(
+                f"server {server.number} has one port for two purposes",
+                hint="It needs one for its leader, one for elections and one for clients: '4=zk4:2888:3888;2181'",
+            )
+
+
+def require_same_place(members: Collection[Server], server: Server) -> None:
+    """Raise InvalidRequest for a number that is another server's, elsewhere."""
+    found = next((one for one in members if one.number == server.number), None)
+    if found is not None and found.as_role(server.role) != server:
         raise InvalidRequest(
-            f"{voters} of the servers would vote, and an odd number is to",
-            hint="Make another one an observer ('4:observer'), or name one more: an even voter is one more to wait for",
+            f"server {server.number} is at {found.address} already",
+            hint="Give a server elsewhere another number, and its own data",
         )
 
 

@@ -23,6 +23,7 @@ from epochlake.metastore.coordination.ensemble import (
     parse_configuration,
     parse_server,
     require_possible,
+    require_same_place,
 )
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, UnknownFormat
 from epochlake.placement.errors import InvalidRequest
@@ -140,7 +141,8 @@ class EnsembleMover:
         now = self.configuration()
         if not now.servers:
             raise _not_an_ensemble()
-        _require_same_places(now, wanted)
+        for server in wanted:
+            require_same_place(now.servers, server)
         if self.notes().change is None and _same(now.servers, wanted):
             self._note(lambda notes: _with_nodes(notes, wanted, nodes or {}))
             return now
@@ -343,16 +345,6 @@ def _with_nodes(notes: EnsembleNotes, servers: Collection[Server], nodes: Mappin
     known = notes.nodes | {str(number): node for number, node in nodes.items()}
     kept = {str(server.number): known[str(server.number)] for server in servers if str(server.number) in known}
     return msgspec.structs.replace(notes, nodes=dict(sorted(kept.items())))
-
-
-def _require_same_places(now: EnsembleConfiguration, wanted: Collection[Server]) -> None:
-    for server in wanted:
-        found = now.find(server.number)
-        if found is not None and found.as_role(server.role) != server:
-            raise InvalidRequest(
-                f"server {server.number} is at {found.address} already",
-                hint="Give a server elsewhere another number, and its own data",
-            )
 
 
 def _why(error: Exception) -> str:

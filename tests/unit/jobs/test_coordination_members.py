@@ -78,7 +78,14 @@ def test_known_servers_are_named_by_their_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "reason"), [("7", "server 7 is not known"), ("4:leader", "'leader' is no part"), ("zk4", "is no server")]
+    ("named", "reason"),
+    [
+        ("7", "server 7 is not known"),
+        ("4:leader", "'leader' is no part"),
+        ("zk4", "is no server"),
+        ("²", "is no server"),
+        ("9" * 5000, "is no server"),
+    ],
 )
 def test_what_names_no_server_is_refused(named: str, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
@@ -101,6 +108,36 @@ def test_a_server_begins_with_the_members_and_itself_and_keeps_what_somebody_has
     again = (place / STATIC).read_text(encoding="latin-1")
     assert sorted(again.splitlines()) == sorted(settings.replace("tickTime=500", "tickTime=2000").splitlines())
     assert parse_configuration((place / DYNAMIC).read_text()).servers == (server(2), server(4))
+
+
+def test_a_directory_with_the_data_of_another_server_is_left_as_it_is(tmp_path: Path) -> None:
+    write_server_files(STORAGE, str(tmp_path), server(4), [server(1)])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InvalidRequest, match="has the data of server 4, and server 5 is to be prepared there"):
+        write_server_files(STORAGE, str(tmp_path), server(5), [server(1)])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (tmp_path / "data" / "myid").write_text("")  # torn, by whoever wrote it
+    write_server_files(STORAGE, str(tmp_path), server(5), [server(1)])
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("1=zk9:2888:3888;2181", "server 1 is at zk1:2888:3888 already"),
+        ("9=zk1:2888:3888;2181", "zk1:2181 is the address of two servers"),
+        ("4=zk4:2888:3888", "no address for clients"),
+        ("4=zk4:2888:99999;2181", "99999 is no port"),
+        ("4=zk4:0:3888;2181", "0 is no port"),
+        ("4=zk4:2888:3888;2888", "server 4 has one port for two purposes"),
+        ("256=zk4:2888:3888;2181", "256 is no number of a ZooKeeper server"),
+    ],
+)
+def test_a_server_that_would_take_the_place_of_another_or_not_start_is_not_prepared(
+    tmp_path: Path, written: str, reason: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        write_server_files(STORAGE, str(tmp_path / "place"), parse_server(written), [server(1), server(2)])
+    assert not (tmp_path / "place").exists()
 
 
 def test_a_digest_is_what_zookeeper_makes_of_a_password() -> None:

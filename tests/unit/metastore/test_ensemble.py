@@ -42,7 +42,20 @@ def test_a_server_is_read_and_written_as_zookeeper_does(written: str, shown: str
 
 
 @pytest.mark.parametrize(
-    "text", ["", "4", "zk4:2888:3888;2181", "4=zk4:2888", "4=zk4:2888:3888:leader;2181", "group.1=1:2", "x=1:2:3;4\n5"]
+    "text",
+    [
+        "",
+        "4",
+        "zk4:2888:3888;2181",
+        "4=zk4:2888",
+        "4=zk4:2888:3888:leader;2181",
+        "group.1=1:2",
+        "x=1:2:3;4\n5",
+        "\u0664=zk4:2888:3888;2181",
+        "4=z\u0137:2888:3888;2181",
+        f"{'9' * 5000}=zk4:2888:3888;2181",
+        f"4=zk4:{'9' * 5000}:3888;2181",
+    ],
 )
 def test_what_is_no_server_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="is no server of a ZooKeeper ensemble"):
