@@ -84,6 +84,8 @@ class Tasking:
         self._idle_seconds = idle_seconds
         self._orders: dict[str, _Order] = {}
         self._works: dict[int, tuple[_Order, int]] = {}
+        self._stopping: list[int] = []
+        """The keys of works that nobody waits for, of which the process has not been told yet."""
         self._keys = itertools.count(1)
         self._process: asyncio.subprocess.Process | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -159,15 +161,16 @@ class Tasking:
         """Forget an order; what is under way for it ends at its next sign."""
         order = self._orders.pop(order_id, None)
         if order is not None:
-            await self._stop(order)
+            self._forget(order)
+            await self._tell_to_stop()
 
     async def run(self) -> None:
         """Give up what nobody asks about, and end a process that has nothing to do; until cancelled."""
         try:
             while True:
                 await asyncio.sleep(min(1.0, self._idle_seconds, self._asked_seconds))
-                for order in self._give_up_forgotten():
-                    await self._stop(order)
+                self._give_up_forgotten()
+                await self._tell_to_stop()
                 if self._works:
                     self._idle_since = time.monotonic()
                 elif self._process is not None and time.monotonic() - self._idle_since > self._idle_seconds:
@@ -175,17 +178,23 @@ class Tasking:
         finally:
             self._end()
 
-    def _give_up_forgotten(self) -> list[_Order]:
+    def _give_up_forgotten(self) -> None:
         now = time.monotonic()
-        old = [key for key, order in self._orders.items() if now - order.asked_at > self._asked_seconds]
-        return [self._orders.pop(key) for key in old]
+        for order_id, order in list(self._orders.items()):
+            if now - order.asked_at > self._asked_seconds:
+                self._forget(self._orders.pop(order_id))
 
-    async def _stop(self, order: _Order) -> None:
-        keys = tuple(key for key in order.open.values() if key)
+    def _forget(self, order: _Order) -> None:
+        """Make room at once; the process is told to stop afterwards."""
+        keys = [key for key in order.open.values() if key]
         for key in keys:
             self._works.pop(key, None)
+        self._stopping += keys
         order.open.clear()
         order.changed.set()
+
+    async def _tell_to_stop(self) -> None:
+        keys, self._stopping = tuple(self._stopping), []
         if keys and self._process is not None:
             await self._tell([ToProcess(stop=keys)])
 

@@ -32,7 +32,8 @@ from epochlake.jobs.agent.task_messages import (
     TaskOrder,
     is_stored_file,
 )
-from epochlake.jobs.agent.tasking import MOST_OPEN
+from epochlake.jobs.agent.tasking import MOST_OPEN, Tasking
+from epochlake.jobs.agent.tasking import _Order as TakenOrder
 from epochlake.jobs.replicas.cutting import cut
 from epochlake.jobs.replicas.files import cut_id
 from epochlake.jobs.replicas.intervals import FilePart
@@ -179,6 +180,21 @@ def test_an_order_is_bounded_in_bytes_and_an_agent_in_tasks(tmp_path: Path) -> N
         assert (status, msgspec.json.decode(received, type=Refusal).code) == (503, "too-many")
 
     play(tmp_path / "home", scene)
+
+
+def test_tasks_that_nobody_asks_about_any_more_make_room_for_others() -> None:
+    async def scene() -> None:
+        tasking = Tasking([], asked_seconds=-1.0)
+        forgotten = tasking._orders["forgotten"] = TakenOrder()
+        forgotten.open = {number: number + 1 for number in range(MOST_OPEN)}
+        tasking._works = {number + 1: (forgotten, number) for number in range(MOST_OPEN)}
+        assert tasking.has_room(MOST_OPEN)
+        assert (forgotten.changed.is_set(), forgotten.open, tasking._works) == (True, {}, {})
+        assert tasking._stopping == [number + 1 for number in range(MOST_OPEN)]
+        await tasking._tell_to_stop()
+        assert (tasking._stopping, tasking.pid) == ([], None)
+
+    asyncio.run(scene())
 
 
 def test_nobody_has_an_agent_ask_at_a_place_that_is_no_agent_of_the_node(tmp_path: Path) -> None:
