@@ -28,6 +28,7 @@ from epochlake.metastore.metastore import log_below
 from epochlake.metastore.root import Root, require_new
 from epochlake.metastore.storage.storage import Storage
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 D = TypeVar("D")
 
@@ -115,7 +116,10 @@ class Session:
             return
         rendered = text(document)
         for part in rendered if isinstance(rendered, list) else [rendered]:
-            self.console.print(without_trailing_blanks(self.console, part), end="")
+            if isinstance(part, Text) and part.no_wrap:
+                self.console.out(part.plain, highlight=False)  # to be copied: one line, however wide the terminal is
+            else:
+                self.console.print(without_trailing_blanks(self.console, part), end="")
 
     def warn(self, message: str) -> None:
         """A line on stderr for what is wrong but does not end the command."""

@@ -17,6 +17,7 @@ from epochlake.metastore.coordination.ensemble import (
     Server,
     next_step,
     parse_server,
+    require_change,
 )
 from epochlake.metastore.coordination.member_addresses import follow_members
 from epochlake.metastore.coordination.reconfiguring import (
@@ -135,10 +136,13 @@ class Ensemble:
         )
 
     def named(self, members: Sequence[str]) -> CoordinationProposed:
-        """What changes when these become the members. Raises InvalidRequest for what cannot be understood."""
+        """What changes when these become the members. Raises InvalidRequest for what cannot be understood, and for what
+        `reconfigure` would refuse.
+        """
         now, notes = self.mover.configuration(), self.mover.notes()
         known = _known(now, notes)
         servers, runs_on = _parsed(members, known)
+        require_change(now, servers)
         return _proposed(now, servers, None, {}, runs_on)
 
     def propose(self, cluster: Cluster, candidates: Sequence[str] = ()) -> CoordinationProposed:

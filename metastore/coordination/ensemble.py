@@ -184,6 +184,13 @@ def require_same_place(members: Collection[Server], server: Server) -> None:
         )
 
 
+def require_change(now: EnsembleConfiguration, target: Collection[Server]) -> None:
+    """Raise InvalidRequest where an ensemble cannot become these servers."""
+    require_possible(target)
+    for server in target:
+        require_same_place(now.servers, server)
+
+
 def next_step(servers: Collection[Server], target: Collection[Server]) -> Step | None:
     """The next of the steps that lead from `servers` to `target`, one server each; None at the end.
 

@@ -22,8 +22,7 @@ from epochlake.metastore.coordination.ensemble import (
     next_step,
     parse_configuration,
     parse_server,
-    require_possible,
-    require_same_place,
+    require_change,
 )
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, UnknownFormat
 from epochlake.placement.errors import InvalidRequest
@@ -137,12 +136,10 @@ class EnsembleMover:
         in time. Whatever is raised or killed, `resume` goes on and `cancel` goes back, if the change was begun.
         """
         wanted = _in_order(target)
-        require_possible(wanted)
         now = self.configuration()
         if not now.servers:
             raise _not_an_ensemble()
-        for server in wanted:
-            require_same_place(now.servers, server)
+        require_change(now, wanted)
         if self.notes().change is None and _same(now.servers, wanted):
             self._note(lambda notes: _with_nodes(notes, wanted, nodes or {}))
             return now

@@ -111,6 +111,12 @@ def test_an_ensemble_grows_with_its_cluster_and_moves_away_from_its_first_server
         assert f"and is to be {grown['connect']}\n" in shown
         assert line.done("metadata", "reconfigure", "--coordination", "--auto")["version"] == grown["version"]
 
+        elsewhere = servers.written(1).replace(f"{HOST}:", f"{HOST}1:")
+        for impossible in (["1", "2"], ["1", "1", "2"], ["1:observer"], [elsewhere]):
+            for dry in (["--dry-run"], []):
+                assert line.json("metadata", "reconfigure", "--coordination", *impossible, *dry).code == 2
+        assert line.done("metadata", "describe", "--coordination")["version"] == grown["version"]
+
         monkeypatch.setenv("EPOCHLAKE__ZOOKEEPER__CONNECT", grown["connect"])
         assert "is to be" not in line.text("metadata", "describe", "--coordination").out
         servers.start(4)

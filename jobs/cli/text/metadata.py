@@ -83,4 +83,7 @@ def coordination_proposed(document: CoordinationProposed) -> list[RenderableType
 
 
 def prepared(document: PreparedServer) -> list[RenderableType]:
-    return [Text(f"{document.server} is ready in {document.directory}; start it by"), Text(document.command)]
+    return [
+        Text(f"{document.server} is ready in {document.directory}; start it by"),
+        Text(document.command, no_wrap=True),
+    ]

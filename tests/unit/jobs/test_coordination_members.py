@@ -140,6 +140,16 @@ def test_a_server_that_would_take_the_place_of_another_or_not_start_is_not_prepa
     assert not (tmp_path / "place").exists()
 
 
+def test_the_command_that_starts_a_server_is_one_line_in_a_narrow_terminal(
+    empty: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ("metadata", "prepare-server", tmp_path / "a place", "1=zk1:2888:3888;2181", "--alone")
+    command = empty.done(*words)["command"]
+    assert len(command) > 80
+    assert empty.text(*words).out.splitlines()[-1] == command
+
+
 def test_a_digest_is_what_zookeeper_makes_of_a_password() -> None:
     # The digest that ZooKeeper's own tests have for this password.
     assert digest_of("super:super") == "super:gG7s8t3oDEtIqF6DM9LlI/R+9Ss="

@@ -9,11 +9,13 @@ import pytest
 from epochlake.metastore.coordination.ensemble import (
     OBSERVER,
     VOTER,
+    EnsembleConfiguration,
     Server,
     Step,
     next_step,
     parse_configuration,
     parse_server,
+    require_change,
     require_possible,
 )
 from epochlake.placement.errors import InvalidRequest
@@ -87,6 +89,16 @@ def test_a_configuration_with_groups_is_refused_as_steps_would_lose_them() -> No
 def test_what_cannot_be_an_ensemble_is_refused(servers: list[Server], reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         require_possible(servers)
+
+
+def test_a_server_that_is_to_be_elsewhere_under_its_number_is_refused() -> None:
+    now = EnsembleConfiguration(1, (server(1), server(2, OBSERVER)))
+    require_change(now, [server(1), server(2, OBSERVER)])
+    require_change(now, [server(2)])
+    with pytest.raises(InvalidRequest, match="server 1 is at zk1:2888:3888 already"):
+        require_change(now, [Server(1, "zk9:2888:3888", "0.0.0.0:2181")])
+    with pytest.raises(InvalidRequest, match="2 of the servers would vote"):
+        require_change(now, [server(1), server(2)])
 
 
 def taken(servers: tuple[Server, ...], step: Step) -> tuple[Server, ...]:
