@@ -15,6 +15,7 @@ from epochlake.jobs.cli.commands.switches import changes
 from epochlake.jobs.cli.text.change_streams import generations, kept_up, streams
 from epochlake.jobs.cli.text.rows import rows_table
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.events import CommitGenerations
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
 
@@ -152,7 +153,9 @@ def show_generations(
 ) -> None:
     """The generations of streams that the changes of a table are divided into, and where each begins and ends."""
     session = of(context)
-    session.show(list(session.cluster.change_generations(table)), lambda found: generations(found, ranges))
+    found = list(session.cluster.change_generations(table))
+    enabled = session.cluster.metadata.may_use(CommitGenerations)
+    session.show(found, lambda shown: generations(shown, ranges, enabled))
 
 
 @change_command(changes, "check-and-repair")

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.printing import bold, filled, plural, seconds, size, table
+from epochlake.metastore.metadata.features import CHANGE_GENERATIONS
 from epochlake.placement.showing import duration
 from rich.console import RenderableType
 from rich.text import Text
@@ -45,7 +46,12 @@ def streams(found: Sequence[StreamStatus]) -> list[RenderableType]:
     return parts
 
 
-def generations(found: Sequence[GenerationStatus], ranges: bool) -> list[RenderableType]:
+def generations(found: Sequence[GenerationStatus], ranges: bool, enabled: bool) -> list[RenderableType]:
+    if not found and not enabled:
+        return [
+            Text("the changes are not divided into generations: an older version began the cluster"),
+            Text(f"they are after `feature enable {CHANGE_GENERATIONS}`"),
+        ]
     if not found:
         return [Text("the changes are not divided into generations yet: a coordinator does it, or `changes keep-up`")]
     made = table("generation", "epoch", "committed", "after", "up to", "streams", right=["epoch", "after", "streams"])

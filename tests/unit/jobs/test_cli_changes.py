@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from epochlake.jobs.cli import changing
 from epochlake.jobs.cluster import Cluster
+from epochlake.metastore import metastore
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.metadata.features import CHANGE_GENERATIONS, SUPPORTED
 from epochlake.metastore.metadata.model import NodeState
 
 from tests.support.clusters import finish, join
@@ -304,3 +306,19 @@ def test_a_dry_run_knows_a_request_id_that_was_used(grown: CommandLine) -> None:
     assert (refused.code, refused.error["code"]) == (3, "request-id-used")
     assert grown.done("balance", "pause", "--request-id", "another", "--dry-run")["already"] is None
     assert grown.log() == before
+
+
+def test_who_looks_for_generations_is_told_what_they_wait_for(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that an older version has begun: no coordinator makes any before the feature is enabled."""
+    monkeypatch.setattr(metastore, "SUPPORTED", tuple(name for name in SUPPORTED if name != CHANGE_GENERATIONS))
+    grown: CommandLine = request.getfixturevalue("grown")
+    grown.done("table", "create", "air.flights", "--column", COLUMNS, "--primary-key", "id")
+    grown.done("changes", "keep", "air.flights")
+    assert "after `feature enable change-generations`" in grown.text("changes", "generations", "air.flights").out
+    monkeypatch.setattr(metastore, "SUPPORTED", SUPPORTED)
+    grown.done("feature", "enable", CHANGE_GENERATIONS)
+    assert "a coordinator does it, or `changes keep-up`" in grown.text("changes", "generations", "air.flights").out
+    grown.done("changes", "keep-up", "air.flights")
+    assert [one["generation"] for one in grown.done("changes", "generations", "air.flights")] == [1]
