@@ -2,8 +2,8 @@
 
 Delta-rs writes a checkpoint under its own name and does not sync it. Power that is cut before the sync here leaves a
 torn one, which nobody can open the table over, although its commits are there and say as much. So nothing is deleted
-that only a checkpoint stands for before that is synced (`sync_checkpoints`), and a torn one is put aside
-(docs/decisions/020-durability.md).
+that only a checkpoint stands for before that is synced (`sync_checkpoints`), and a torn one is put aside, as is one
+that has rotted (`checkpoint_seals.py`, docs/decisions/020-durability.md).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from epochlake.metastore.checkpoint_seals import is_as_sealed, require_sound, rotten_checkpoint, seal
 from epochlake.metastore.delta_commits import CHECKPOINT, COMMIT, LAST_CHECKPOINT, LOG, log_directory, pointed_at
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage.disk import Disk
@@ -28,20 +29,24 @@ logger = logging.getLogger(__name__)
 def checkpoint_if_due(
     storage: Storage, open_table: Callable[[], DeltaTable], uri: str, version: int, interval: int
 ) -> None:
-    """After the commit of a version: every `interval` commits a checkpoint, synced. Nothing depends on it, so this does
-    not fail. The handle is one of its own, and moved on.
+    """After the commit of a version: every `interval` commits a checkpoint, synced and sealed. Nothing depends on it,
+    so this does not fail. The handle is one of its own, and moved on. What has rotted is not built upon.
     """
     if (version + 1) % interval or not storage.disk.is_shared:  # delta-rs writes it
         return
 
-    def write() -> None:
+    def write() -> int:
         table = open_table()
         table.update_incremental()
         table.create_checkpoint()
         sync_checkpoints(storage, uri)
+        return table.version()
 
     try:
-        storage.within_deadline("write a checkpoint of", uri, write)
+        if rotten_checkpoint(storage, uri) is not None:
+            put_torn_aside(storage, uri)
+        require_sound(storage, uri)
+        seal(storage, uri, storage.within_deadline("write a checkpoint of", uri, write))
     except StorageUnavailable as error:
         logger.info("no checkpoint of %s was written: %s", uri, error)
 
@@ -95,7 +100,7 @@ def put_aside(storage: Storage, table: str, names: Sequence[str], *, unless_whol
             path, aside = f"{directory}/{name}", f"{directory}/.{name}.torn-{time.time_ns()}"
             with suppress(FileNotFoundError):
                 storage.disk.rename(path, aside)
-                if unless_whole and CHECKPOINT.match(name) and _is_whole(storage.disk, aside):
+                if unless_whole and CHECKPOINT.match(name) and _is_sound(storage.disk, directory, name, aside):
                     with suppress(FileExistsError):
                         storage.disk.link(aside, path)
         storage.syncing.sync(directories=[directory])
@@ -104,19 +109,28 @@ def put_aside(storage: Storage, table: str, names: Sequence[str], *, unless_whol
 
 
 def put_torn_aside(storage: Storage, table: str) -> list[str]:
-    """Put aside the checkpoints that keep a table from being opened and are not needed, and a pointer that is astray;
-    their names. Empty where there are none, and on object stores, where nothing is torn.
+    """Put aside the checkpoints that keep a table from being opened, or have rotted, and are not needed, and a pointer
+    that is astray; their names. Empty where there are none, and on object stores, where nothing is torn.
 
     For tables that need no operator for it. Where a whole checkpoint was written under the same name meanwhile, and it
     is that which was put aside, it gets its name again. Raises StorageUnavailable.
     """
     if local_path(table) is None or not storage.disk.is_shared:
         return []
-    names = damaged_checkpoints(storage, table)
+    rotten = rotten_checkpoint(storage, table)
+    names = damaged_checkpoints(storage, table, () if rotten is None else (rotten,))
     if names:
         put_aside(storage, table, names, unless_whole=True)
-        logger.warning("%s: put aside in its log, torn, its commits say as much: %s", table, ", ".join(names))
+        logger.warning("%s: put aside in its log, torn or rotten, its commits say as much: %s", table, ", ".join(names))
     return names
+
+
+def _is_sound(disk: Disk, directory: str, name: str, path: str) -> bool:
+    """Whether a file can be read, and is what the digest of the checkpoint of that name says."""
+    try:
+        return _is_whole(disk, path) and is_as_sealed(disk, directory, name, path)
+    except OSError:
+        return False
 
 
 def _is_whole(disk: Disk, path: str) -> bool:

@@ -110,7 +110,7 @@ def check_and_repair_cdc_streams(cluster: Cluster, **options: Unpack[Options]) -
 class StreamCheck(Change[RequestStreamCheck], frozen=True):
     """What `check_and_repair_cdc_streams` commits."""
 
-    verb: ClassVar[str] = "check streams"
+    verb: ClassVar[str] = "check and repair cdc streams"
 
     def plan(self, metadata: ClusterMetadata, call: Call) -> RequestStreamCheck:
         return RequestStreamCheck(call.request_id, call.reason)

@@ -38,7 +38,7 @@ from deltalake.exceptions import TableNotFoundError
 from epochlake.jobs.replicas.files import MERGED, DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, meet, overlap
 from epochlake.jobs.replicas.replica import attempts
-from epochlake.metastore import delta_checkpoints, delta_commits
+from epochlake.metastore import checkpoint_seals, delta_checkpoints, delta_commits
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import TableId
 from epochlake.metastore.rewriting import Mark, NewFile, OldFile, append_files, replace_files
@@ -236,10 +236,11 @@ class Ledger:
     def _open(self) -> DeltaTable | None:
         """The ledger as it is now, None when nothing was ever compacted."""
         try:
+            checkpoint_seals.require_sound(self._storage, self.uri)
             table = DeltaTable(places.delta_uri(self.uri), storage_options=self._storage.delta_options(self.uri))
         except TableNotFoundError:
             return None
-        except failures.STORAGE_ERRORS as error:
+        except (failures.StorageDamaged, *failures.STORAGE_ERRORS) as error:
             delta_commits.require_whole(self._storage, self.uri)
             if delta_checkpoints.put_torn_aside(self._storage, self.uri):
                 return self._open()

@@ -21,7 +21,7 @@ from epochlake.jobs.replicas.files import STATISTICS_COLUMNS, DataFile
 from epochlake.jobs.replicas.schema import replica_schema
 from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS, FileTable, ReplicaState, open_state
 from epochlake.jobs.replicas.volumes import require_volume
-from epochlake.metastore import delta_checkpoints, delta_commits
+from epochlake.metastore import checkpoint_seals, delta_checkpoints, delta_commits
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
@@ -162,6 +162,7 @@ class ReplicaSnapshot:
         """The newest version that was committed under this application id, None when none was."""
 
         def open_anew() -> DeltaTable:
+            checkpoint_seals.require_sound(self.address.storage, self.address.uri)
             table = DeltaTable(
                 places.delta_uri(self.address.uri), storage_options=self.address.storage.delta_options(self.address.uri)
             )

@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from epochlake.jobs.replicas import protocols
 from epochlake.jobs.replicas.files import DataFile, from_add, from_add_actions, id_in
-from epochlake.metastore import delta_commits
+from epochlake.metastore import checkpoint_seals, delta_commits
 from epochlake.metastore.delta_commits import Action
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
@@ -396,6 +396,7 @@ def _opened(storage: Storage, uri: str) -> DeltaTable:
 
 
 def _read_by_delta_rs(storage: Storage, uri: str) -> ReplicaState:
+    checkpoint_seals.require_sound(storage, uri)
     table = _opened(storage, uri)
     metadata = table.metadata()
     action = {

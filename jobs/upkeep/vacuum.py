@@ -30,7 +30,7 @@ from epochlake.jobs.replicas.replica import (
     attempts,
     open_snapshot,
 )
-from epochlake.metastore import delta_checkpoints
+from epochlake.metastore import checkpoint_seals, delta_checkpoints
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import FileEntry
@@ -113,8 +113,11 @@ def vacuum(
     _put_back_what_is_live(address)
     found = unused_files(address, keep_newer_than_ms, clock_margin_ms=clock_margin_ms, history=history)
     deleted = _delete(address, found.deletable)
+    if checkpoint_seals.rotten_checkpoint(address.storage, address.uri) is not None:
+        delta_checkpoints.put_torn_aside(address.storage, address.uri)
     if found.allowed:
-        # What is deleted then is only in the checkpoint.
+        # What is deleted then is only in the checkpoint: it is what was written, and on the disk.
+        checkpoint_seals.require_sound(address.storage, address.uri)
         delta_checkpoints.sync_checkpoints(address.storage, address.uri)
         snapshot = open_snapshot(address)
 

@@ -25,6 +25,7 @@ from epochlake.metastore.coordination.ensemble import (
     require_change,
 )
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, UnknownFormat
+from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -292,7 +293,7 @@ class EnsembleMover:
         if value is None or not value.data:
             return EnsembleNotes(), value
         try:
-            return msgspec.json.decode(value.data, type=EnsembleNotes), value
+            return msgspec.json.decode(value.data, type=decodable(EnsembleNotes)), value
         except msgspec.MsgspecError as error:
             raise UnknownFormat(
                 f"the znode {NOTES} was written by another version, or by somebody else: {error}",

@@ -1,17 +1,15 @@
 """The checkpoints of the log's Delta table: a bit that flips in one is found, though delta-rs reads over most of them.
 
 Delta-rs writes no checksums into a checkpoint, so a digest of its bytes is kept beside it, by who has
-written it. Where there is none (an older version's, or a writer that was killed), the checkpoint is compared with the
-commits that are still there: live files with their sizes and statistics, transactions, protocol and metadata.
+written it (`checkpoint_seals.py`). Where there is none (an older version's, or a writer that was killed), the
+checkpoint is compared with the commits that are still there: live files with their sizes and statistics, transactions,
+protocol and metadata.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
 import os
-import re
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
@@ -20,14 +18,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.metastore import delta_checkpoints, delta_commits
-from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.checkpoint_seals import checkpoint_names, digest_beside, digest_of
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
-
-logger = logging.getLogger(__name__)
-
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet\Z")
-_DIGEST = ".sha256"
 
 
 class DamagedCheckpoint(msgspec.Struct, frozen=True):
@@ -70,7 +63,7 @@ def _damages(storage: Storage, uri: str) -> dict[str, str]:
     directory = places.join(uri, delta_commits.LOG)
     return {
         name: how
-        for name in _names(storage, directory)
+        for name in checkpoint_names(storage, directory)
         if (how := damage_of(storage, f"{directory}/{name}")) is not None
     }
 
@@ -86,29 +79,10 @@ def damage_of(storage: Storage, path: str) -> str | None:
         said = _state_in(data)
     except _Unreadable as error:
         return f"cannot be read ({error})"
-    known = _digest_beside(storage, directory, name)
+    known = digest_beside(storage, directory, name)
     if known is not None:
-        return None if known == _digest_of(data) else "is not what was written: its digest is another one"
+        return None if known == digest_of(data) else "is not what was written: its digest is another one"
     return _contradiction(storage, directory, name, said)
-
-
-def seal(storage: Storage, uri: str, version: int) -> None:
-    """Keep the digest of the checkpoint that was written after a version. Nothing depends on it: this does not fail."""
-    if places.local_path(uri) is None:
-        return
-    directory = places.join(uri, delta_commits.LOG)
-    try:
-        names = _names(storage, directory)
-        for name in names:
-            if int(name[:20]) >= version:
-                digest = _digest_of(storage.read_bytes(f"{directory}/{name}"))
-                storage.replace_bytes(_beside(directory, name), digest.encode())
-        left = {f".{name}{_DIGEST}" for name in names}
-        for file in storage.list_files(directory):
-            if file.name.endswith(f".parquet{_DIGEST}") and file.name not in left:
-                storage.delete_file(f"{directory}/{file.name}")
-    except StorageUnavailable as error:
-        logger.info("no digest of the checkpoint of %s was kept: %s", uri, error)
 
 
 class _Unreadable(Exception):
@@ -162,7 +136,7 @@ def _contradiction(storage: Storage, directory: str, name: str, said: _State) ->
     base = _State()
     first = version + 1
     commits: list[list[dict[str, Any]]] = []
-    older = {int(other[:20]): other for other in _names(storage, directory) if int(other[:20]) < version}
+    older = {int(other[:20]): other for other in checkpoint_names(storage, directory) if int(other[:20]) < version}
     complete = False
     while first > 0 and (lines := _commit(storage, directory, first - 1)) is not None:
         commits.append(lines)
@@ -193,7 +167,7 @@ def _whole(storage: Storage, path: str) -> _State | None:
     directory, name = os.path.split(path)
     try:
         data = storage.read_bytes(path)
-        return _state_in(data) if _digest_beside(storage, directory, name) == _digest_of(data) else None
+        return _state_in(data) if digest_beside(storage, directory, name) == digest_of(data) else None
     except (failures.MissingFile, _Unreadable):
         return None
 
@@ -205,22 +179,3 @@ def _commit(storage: Storage, directory: str, version: int) -> list[dict[str, An
         return [dict(line) for line in delta_commits.read_commit(storage, table, version)]
     except (failures.MissingFile, delta_commits.TornCommit, ValueError):
         return None
-
-
-def _names(storage: Storage, directory: str) -> list[str]:
-    return sorted(file.name for file in storage.list_files(directory) if _CHECKPOINT.match(file.name))
-
-
-def _beside(directory: str, name: str) -> str:
-    return f"{directory}/.{name}{_DIGEST}"
-
-
-def _digest_beside(storage: Storage, directory: str, name: str) -> str | None:
-    try:
-        return storage.read_bytes(_beside(directory, name)).decode(errors="replace").strip() or None
-    except failures.MissingFile:
-        return None
-
-
-def _digest_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

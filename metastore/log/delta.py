@@ -36,9 +36,9 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from epochlake.metastore import delta_checkpoints, delta_commits
+from epochlake.metastore.checkpoint_seals import rotten_checkpoint, seal
 from epochlake.metastore.errors import LogTorn, LogUnreadable, NotInitialised, StorageUnavailable
 from epochlake.metastore.log.checkpoints import damaged as damaged_checkpoints
-from epochlake.metastore.log.checkpoints import seal
 from epochlake.metastore.log.compacting import (
     Rewriting,
     StoredTwice,
@@ -401,9 +401,10 @@ class DeltaLog:
                 # Written where clean-up had deleted another version (see `_require_at_the_tail`).
                 self._storage.delete_file(f"{self.uri}/_delta_log/{read_at + 1:020}.json")
                 return False
-            # What is deleted then is only in the checkpoint.
+            # What is deleted then is only in the checkpoint: one that has rotted meanwhile is left to `log verify`.
             delta_checkpoints.sync_checkpoints(self._storage, self.uri)
-            self._open().cleanup_metadata()
+            if rotten_checkpoint(self._storage, self.uri) is None:
+                self._open().cleanup_metadata()
         except (OSError, DeltaError, pa.ArrowException) as error:
             raise failures.unavailable("rewrite files of the log at", self.uri, error) from error
         return True

@@ -11,6 +11,36 @@ STRUCTS = ("tests/unit/jobs/test_altered_structs.py",)
 
 MUTANTS = (
     Mutant(
+        "a replica is read by a checkpoint that has rotted",
+        "jobs/replicas/states.py",
+        "    checkpoint_seals.require_sound(storage, uri)\n",
+        "",
+        ("tests/unit/jobs/test_rotten_checkpoints.py",),
+    ),
+    Mutant(
+        "the ledger is read by a checkpoint that has rotted",
+        "jobs/replicas/ledger.py",
+        "            checkpoint_seals.require_sound(self._storage, self.uri)\n",
+        "",
+        ("tests/unit/jobs/test_rotten_checkpoints.py",),
+    ),
+    Mutant(
+        "a checkpoint is built upon one that has rotted",
+        "metastore/delta_checkpoints.py",
+        "        if rotten_checkpoint(storage, uri) is not None:\n"
+        "            put_torn_aside(storage, uri)\n"
+        "        require_sound(storage, uri)\n",
+        "",
+        ("tests/unit/jobs/test_rotten_checkpoints.py",),
+    ),
+    Mutant(
+        "who seals a checkpoint seals a newer one that has rotted",
+        "metastore/checkpoint_seals.py",
+        "            if number == version or (number > version and digest_beside(storage, directory, name) is None):\n",
+        "            if number >= version:\n",
+        ("tests/unit/jobs/test_rotten_checkpoints.py",),
+    ),
+    Mutant(
         "a merged file that was merged on is voided",
         "jobs/replicas/ledger.py",
         "                if merge.file_id in standing and merge.file_id not in merged_on\n",

@@ -7,7 +7,16 @@ from tests.mutants.mutant import Mutant
 TTL = "tests/unit/jobs/test_time_to_live.py"
 PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
 
+ROTTEN = ("tests/unit/jobs/test_rotten_checkpoints.py",)
+
 MUTANTS = (
+    Mutant(
+        "the log of a replica is cleaned over a checkpoint that has rotted",
+        "jobs/upkeep/vacuum.py",
+        "        checkpoint_seals.require_sound(address.storage, address.uri)\n",
+        "",
+        ROTTEN,
+    ),
     Mutant(
         "vacuum takes the history that a table keeps",
         "jobs/upkeep/vacuum.py",

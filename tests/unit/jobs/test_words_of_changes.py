@@ -97,6 +97,7 @@ WORDS: list[tuple[Callable[[Any], object], str]] = [
     ),
     (lambda cluster: administration.remove_node(cluster, "n1", force=False), 'remove node {"name":"n1"}'),
     (lambda cluster: administration.remove_node(cluster, "n1", force=True), 'remove node {"force":true,"name":"n1"}'),
+    (administration.check_and_repair_cdc_streams, "check and repair cdc streams"),
     (lambda cluster: administration.rebuild_node(cluster, "n1"), 'rebuild node {"name":"n1"}'),
     (
         lambda cluster: administration.rebuild_node(cluster, "n1", datacenter="dc2"),

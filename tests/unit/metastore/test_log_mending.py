@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from epochlake.metastore import delta_checkpoints
+from epochlake.metastore.checkpoint_seals import seal
 from epochlake.metastore.delta_commits import DIGEST, LINES, TornCommit, require_whole
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
-from epochlake.metastore.log.checkpoints import damaged, seal
+from epochlake.metastore.log.checkpoints import damaged
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry, position_of
 from epochlake.metastore.log.epoch_log import AppendConflict
