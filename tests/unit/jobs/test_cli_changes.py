@@ -11,6 +11,7 @@ from epochlake.jobs.cli import changing
 from epochlake.jobs.cluster import Cluster
 from epochlake.metastore import metastore
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.metadata.events import EnableFeatures
 from epochlake.metastore.metadata.features import CHANGE_GENERATIONS, SUPPORTED
 from epochlake.metastore.metadata.model import NodeState
 
@@ -318,7 +319,7 @@ def test_who_looks_for_generations_is_told_what_they_wait_for(
     grown.done("changes", "keep", "air.flights")
     assert "after `feature enable change-generations`" in grown.text("changes", "generations", "air.flights").out
     monkeypatch.setattr(metastore, "SUPPORTED", SUPPORTED)
-    grown.done("feature", "enable", CHANGE_GENERATIONS)
-    assert "a coordinator does it, or `changes keep-up`" in grown.text("changes", "generations", "air.flights").out
+    request.getfixturevalue("cluster").commit(EnableFeatures((CHANGE_GENERATIONS,)))
+    assert "yet: a coordinator does it" in grown.text("changes", "generations", "air.flights").out
     grown.done("changes", "keep-up", "air.flights")
     assert [one["generation"] for one in grown.done("changes", "generations", "air.flights")] == [1]
