@@ -230,6 +230,7 @@ def test_a_history_that_does_not_end_has_failed(monkeypatch: pytest.MonkeyPatch)
             pass
 
     monkeypatch.setattr(campaign, "LONGEST_SECONDS", 0.5)
+    monkeypatch.setattr(campaign, "_quiet", lambda: None)  # it is this process that plays
     monkeypatch.setattr("epochlake.jobs.testing.log_histories._commit", spin)
     scenario = Scenario("log", 1, 1.0, parts=(Part("p", "commits", ((Operation("commit", name="x"),),)),))
     [violation] = campaign.run(scenario).violations
@@ -243,6 +244,7 @@ def test_a_history_that_has_not_ended_when_the_time_is_over_is_cut_off_and_told(
         while True:
             pass
 
+    monkeypatch.setattr(campaign, "_quiet", lambda: None)  # it is this process that plays
     monkeypatch.setattr("epochlake.jobs.testing.log_histories._commit", spin)
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     arguments = ["--only", "log", "--theme", "in_line", "--minutes", "0.02", "--processes", "0", "--shorten", "5"]
