@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -201,15 +202,13 @@ class Story:
                     lambda: all_of(self.states(), lambda s: s.join is None or s.join.phase is Phase.ACCEPTED),
                 )
                 wait("all nodes are there", lambda: normal(cluster, len(self.agents)))
+                wait("files go from agent to agent", lambda: any(s.tasks.received for s in self.states() if s))
                 wait("nothing is on its way", lambda: settled(cluster))
                 states = wait("all belong to the cluster", lambda: all_of(self.states(), lambda s: s.tag is not None))
                 self._joined_once(cluster, states)
                 require(read(cluster) == [*range(ROWS)], "the rows are not those that were written")
                 report = verify_replicas(cluster.storage, cluster.catch_up(), cluster.ledger)
                 require(not report.violations and not report.unreachable, f"replicas: {report.violations}")
-                received = sum(state.tasks.received for state in states)
-                print(f"  {received:,} B went from agent to agent (of those that were not restarted since)", flush=True)
-                require(received > 0, "no file went from agent to agent")
             finally:
                 coordinator.terminate()
                 coordinator.wait(120)
@@ -320,6 +319,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     count = max(6, given.agents)
     seed = random.randrange(10**6) if given.seed is None else given.seed
     print(f"{count} agents, seed {seed}", flush=True)
+    # Whoever ends it leaves no agent and no namespace behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="epochlake-network-", ignore_cleanup_errors=True) as made:
         directory = Path(made)
         try:

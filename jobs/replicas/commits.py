@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -253,7 +253,7 @@ def pre_split(
         if snapshot.fence > epoch:
             return FencedOff(snapshot.fence)
         removes = straddling(snapshot, boundaries, spared)
-        return _replaced(snapshot, removes, [part for file in removes for part in _sides(file, boundaries)])
+        return _replaced(snapshot, removes, pieces_of(removes, boundaries))
 
     outcome = _transact(address, decide)
     if isinstance(outcome, FencedOff | Unreachable):
@@ -262,6 +262,11 @@ def pre_split(
         return len(straddling(open_snapshot(address), boundaries, spared))
     except (StorageUnavailable, WrongCluster) as error:
         return Unreachable(str(error))
+
+
+def pieces_of(files: Iterable[DataFile], boundaries: Collection[int]) -> list[FilePart]:
+    """What `pre_split` puts in the place of files. Who has them cut beforehand leaves only the commit to it."""
+    return [part for file in files for part in _sides(file, boundaries)]
 
 
 def straddling(snapshot: ReplicaSnapshot, boundaries: Collection[int], spared: int = 0) -> list[DataFile]:

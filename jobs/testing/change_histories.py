@@ -20,6 +20,7 @@ from epochlake.jobs.testing.rows import TABLE
 from epochlake.jobs.testing.scenario import Settings
 from epochlake.jobs.upkeep.change_streams import keep_up
 from epochlake.jobs.views.change_streams import stream_statuses
+from epochlake.metastore.announcing import EXPIRE_SECONDS, stored_leases
 
 if TYPE_CHECKING:
     from epochlake.jobs.testing.row_checkers import Access
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 SHORT_SECONDS = 4.0
 """For how long changes are kept in histories in which they go: followers have to keep up, or begin again."""
+
+MARGIN_SECONDS = 60.0
 
 HELD_SECONDS = 1e6
 """For so long they are kept at most for followers that have not read them, where all others go at once: for longer than
@@ -213,11 +216,15 @@ def _told_otherwise(cluster: Cluster, stream: Sequence[Change]) -> list[str]:
     return found
 
 
-def settled(cluster: Cluster) -> list[str]:
+def settled(world: World, cluster: Cluster) -> list[str]:
     """Bring into the stream what has landed; what is left afterwards that a healed world should not leave."""
     [stream] = cluster.catch_up().change_streams.by_table.values()
     report = keep_up(cluster, stream)
     report = keep_up(cluster, stream) if report.open else report
+    if report.open and stored_leases(cluster.storage, cluster.root.leases):
+        # Who has died when he did not reach ZooKeeper is taken for alive by what he has left at the root.
+        world.scheduler.sleep(EXPIRE_SECONDS + MARGIN_SECONDS)
+        report = keep_up(cluster, stream)
     return [] if report.begun else [f"at rest the stream of changes has not begun: {report}"]
 
 

@@ -61,7 +61,7 @@ def log_scenario(seed: int, weights: Weights = {}, *, theme: LogTheme | None = N
             place=chance.choice([ROOT, f"{ROOT}/log"]),
             seconds=round(chance.uniform(0.1, seconds / 2), 3),
         )
-        faults += _dying_with_it(chance, back) if theme.unannounced else [back]
+        faults += _dying_with_it(chance, theme, back) if theme.unannounced else [back]
     snapshots = chance.choice(theme.snapshots) if delta else 0
     if snapshots and chance.random() < theme.flipped:
         faults += _harms(drawing, SNAPSHOT_FAULTS, SNAPSHOTS, chance.randint(*theme.harms), (0.0, seconds))
@@ -84,10 +84,10 @@ def log_scenario(seed: int, weights: Weights = {}, *, theme: LogTheme | None = N
     return Scenario("log", seed, seconds, settings, tuple(parts), tuple(faults))
 
 
-def _dying_with_it(chance: random.Random, back: Fault) -> list[Fault]:
+def _dying_with_it(chance: random.Random, theme: LogTheme, back: Fault) -> list[Fault]:
     """The log goes back to right before an append, soon, and whoever has appended is dead by then."""
     nth = chance.choice([1, 2, 3])
-    at = msgspec.structs.replace(back, when="log link", nth=nth, seconds=round(chance.uniform(0.02, 1.0), 3))
+    at = msgspec.structs.replace(back, when="log link", nth=nth, seconds=round(chance.uniform(*theme.lengths[0]), 3))
     return [at, Fault("kill", back.at, when="log link, done", nth=nth)]
 
 

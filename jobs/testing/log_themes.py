@@ -272,12 +272,17 @@ UNANNOUNCED = GONE_BACK._replace(
     numbers=(0, 1, 0, 1, 2, 6, 7),
     sorts=((),),
     counts=(0,),
+    lengths=((0.02, 1.0),),
     accepting=(0, 0),
     unannounced=True,
 )
-"""Who appends for others dies before it has announced that, and the log goes back to before it when they have heard.
+"""Who appends for others dies before it has announced that, and the log goes back to before it when they have heard."""
 
-It had no histories yet, so nobody draws it who does not ask for it.
+TOLD_BY_THE_LOG = UNANNOUNCED._replace(
+    seconds=(10.0, 13.0), commits=(4, 6), waits=(5.0,), paces=(0.2,), shared=("nobody",), lengths=((5.3, 8.5),)
+)
+"""The same, later: the lock of the dead is held for as long as his session lasts, and those whose time is over before
+that look into the log, and are told what they find there.
 """
 
 AGEING = LogTheme(

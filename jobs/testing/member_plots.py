@@ -139,12 +139,15 @@ def left_alone(drawn: Drawn) -> Plot:
 
 
 def behind(drawn: Drawn) -> Plot:
-    """The root comes back as it was, and some of those who read it have opened it anew."""
+    """The root comes back as it was, once or twice, and some of those who read it have opened it anew."""
     back = Fault("old storage", drawn.between(0.5, 2.0), place=ROOT, seconds=drawn.between(1.0, 3.0))
     readers = [_reader(f"reader{n}", [drawn.between(0.1, 0.8) for _ in range(16)]) for n in range(2)]
     operator = _operator(OPERATOR, *_recovers(drawn, 6, 2.0, 4.0))
     killed = [Fault("kill", back.at + drawn.between(1.0, 6.0), reader.name) for reader in readers]
-    return Plot(drawn.members(drawn.chance.choice([3, 3, 5, 4])), [*drawn.parts, *readers, operator], [back, *killed])
+    members = drawn.members(drawn.chance.choice([3, 3, 5, 4]))
+    again = msgspec.structs.replace(back, at=round(back.at + back.seconds + drawn.between(3.5, 8.0), 3))
+    faults = [back, *killed, *[again] * (drawn.chance.random() < 0.5)]
+    return Plot(members, [*drawn.parts, *readers, operator], faults)
 
 
 def half_restored(drawn: Drawn) -> Plot:

@@ -258,6 +258,8 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         set_up(world, scenario.settings, partial(followers.begin, names=_followers_of(scenario)))
         settings = scenario.settings
         forgets = forgets_deletes(scenario)
+        # Nothing comes to rest then before somebody gives up what is lost, and a repair brings what there still is.
+        too_far = goes_back_too_far(scenario)
         holdings = Holdings(
             world,
             harmed(scenario),
@@ -313,7 +315,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                             else nullcontext()
                         ):
                             report = operate(cluster, partial(new_volume, world), operation)
-                        if report is not None and report.complete:
+                        if report is not None and report.complete and not too_far:
                             holdings.everywhere(before, report.epoch)
 
         playing = Playing(world, scenario, play)
@@ -321,7 +323,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         with rollbacks.watched(), holes.watched():
             playing.run()
         stream = None
-        if not goes_back_too_far(scenario):  # else nothing comes to rest before somebody gives up what is lost
+        if not too_far:
             stream = _come_to_rest(world, accesses, playing, holdings, followers)
         in_time = not forgets or all_are_announced(scenario)
         operated = rolling_back.violations(rollbacks.all, accesses.all, in_time=in_time)
@@ -434,7 +436,7 @@ def _come_to_rest(
             if scenario.settings.changes:
                 # Who was killed lives for the others until its session ends, and what may be its is left alone.
                 world.scheduler.sleep(2 * scenario.settings.session)
-                unexpected.extend(change_histories.settled(cluster))
+                unexpected.extend(change_histories.settled(world, cluster))
             with Gate(cluster, "at rest") as gate:
                 for level in ("QUORUM", "ONE", "ONE", "ONE", "ALL"):
                     accesses.read(gate, cluster, level)

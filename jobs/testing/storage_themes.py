@@ -65,40 +65,67 @@ TWO_BACK = Theme(
 who see four of six nodes.
 """
 
-_BACK_TOO = Lying(
-    ("old storage",),
-    ("pipeline",),
-    ("volume link", "volume link, done", "volume write"),
-    (1,),
-    (0.5, 3.0),
-    early=0.4,
-)
+_BACK_TOO = Lying(("old storage",), ("pipeline",), ("volume link, done",), (1,), (3.5, 5.0), early=0.1)
 
 BACK_TOGETHER = Theme(
-    seconds=(12.0, 18.0),
+    seconds=(13.0, 16.0),
     keys=(2, 4),
-    paces=(0.3, 0.6),
+    paces=(0.6,),
     operations=("balance",),
     operator_paces=(30.0,),
     upkeep=("repair",),
-    tablets=(1, 0),
+    tablets=(1,),
     sights=("most",),
     replication=(3,),
-    accesses=("write", "write", "read", "read"),
-    pipelines=(4, 4),
-    keepers=(2,),
-    upkeep_paces=(0.5, 1.0),
+    accesses=("write", "write", "read"),
+    pipelines=(3, 3),
+    keepers=(1,),
+    upkeep_paces=(4.0,),
     levels=("QUORUM",),
     read_levels=("QUORUM",),
     coordinators=(1,),
     lying=(_BACK_TOO, _BACK_TOO),
-    append_only=0.5,
+    append_only=0.7,
     followed=0.0,
     racks=(("r1", "r2", "r3"),),
 )
 """Two of three replicas that come back as they were before, and repairs by those who see all of them: what only these
 two had is lost, and no read is told that it has reached a quorum without it.
 """
+
+AWAY_MEANWHILE = Theme(
+    seconds=(7.0, 10.0),
+    keys=(4, KEYS),
+    paces=(0.5,),
+    operations=("rebuild", "balance"),
+    operator_paces=(2.0,),
+    upkeep=("repair",),
+    tablets=(0, 1),
+    sights=("all", "most"),
+    replication=(3,),
+    accesses=("write", "write", "read", "delete"),
+    pipelines=(2, 3),
+    keepers=(1, 2),
+    upkeep_paces=(0.5, 1.0),
+    levels=("QUORUM",),
+    read_levels=("QUORUM",),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("lost storage", "old storage"), ("pipeline",), ("volume link", "volume read"), (1,), (0.5, 2.0), early=0.2
+        ),
+        Lying(
+            ("unreachable",),
+            ("coordinator", "upkeep"),
+            ("volume read", "volume link", "volume rename to"),
+            (3, 6),
+            (1.0, 3.0),
+            early=0.8,
+        ),
+    ),
+    append_only=0.4,
+)
+"""Storage that is lost or comes back as it was, and another place that whoever rebuilds or repairs it does not see."""
 
 DRAWN = (HOLES, TWO_BACK)
 """Those that are drawn with all others."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.campaign_mutations.mutation import BOTH, LOG, Mutation, also
+from tests.campaign_mutations.mutation import BOTH, LOG, LOG_TABLES, Mutation, also
 
 COMMITTER = "metastore/committing/committer.py"
 BATCHES = "metastore/committing/batches.py"
@@ -124,6 +124,16 @@ MUTATIONS = (
         "            self._publish(self._follower.position)\n",
         "",
         LOG,
+    ),
+    Mutation(
+        "what is known already is told without a word to ZooKeeper",
+        "017: who finds his request in the log announces it before he hears of it",
+        OUTCOMES,
+        "        submission.outcome = committed_at(submission, entry)\n"
+        "        # Who has appended it may have died before he announced it, and nobody else may have looked since.\n"
+        "        self._publish(self._follower.position)\n",
+        "        submission.outcome = committed_at(submission, entry)\n",
+        LOG_TABLES,
     ),
     Mutation(
         "the head is published before the append",

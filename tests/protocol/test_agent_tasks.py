@@ -16,6 +16,7 @@ from epochlake.jobs.administration import move_tablets
 from epochlake.jobs.agent.agent_workers import AgentWorkers
 from epochlake.jobs.agent.http_client import HttpClient
 from epochlake.jobs.coordinator.coordinator import Coordinator
+from epochlake.jobs.coordinator.effects.pre_split import PreSplit, PreSplitter
 from epochlake.jobs.replicas.damage import ExpectedFile, check_files
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import open_snapshot
@@ -157,6 +158,22 @@ def test_a_tablet_is_streamed_and_cut_by_agents_and_the_coordinator_commits(tmp_
         pieces = [Path(path).name for path in bytes_on(lake, target) if "." in Path(path).stem]
         assert pieces, "nothing had to be cut"
         assert ids(cluster, "ALL") == [*range(300)]
+
+
+def test_pieces_of_a_split_are_cut_by_the_agent_of_the_node_and_committed_here(tmp_path: Path) -> None:
+    with lake_of(tmp_path, tablets=1) as lake:
+        write(lake, range(300))
+        metadata = lake.cluster.catch_up()
+        [volume] = metadata.node("n1").volumes
+        address = address_of(lake.cluster.storage, metadata, metadata.table(EVENTS), volume.volume_id)
+        with served(tmp_path, lake, 1) as made:
+            workers = workers_of(lake, made)
+            splitter = PreSplitter(cutter=Copier(workers))
+            [result] = splitter.pre_split([PreSplit(address, 2, metadata.fence, 0, 1 << 40)])
+            assert result.ready
+            assert (workers.by_agents, workers.by_itself) == (2, 0)
+        assert len(open_snapshot(address).all_files) == 2
+        assert ids(lake.cluster, "ALL") == [*range(300)]
 
 
 def test_nodes_without_an_agent_and_agents_that_are_killed_are_done_without(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def played(
     return exit_code, document, root
 
 
+@pytest.mark.timeout(1800)
 def test_with_agents_nodes_join_by_themselves_and_files_go_from_agent_to_agent(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

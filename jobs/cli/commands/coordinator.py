@@ -34,8 +34,7 @@ def run(
         typer.Option(
             "--streaming",
             case_sensitive=False,
-            help="Who copies and cuts files: threads here, executors, or (copies only) agents; "
-            "else the configuration's.",
+            help="Who copies and cuts files: threads here, executors, or agents; else the configuration's.",
         ),
     ] = None,
     agent: Agents = None,
@@ -72,10 +71,16 @@ def run(
         }
     if where is Streaming.AGENTS:
         from epochlake.jobs.cli.asking_agents import agent_workers
+        from epochlake.jobs.coordinator.effects.pre_split import PreSplitter
         from epochlake.jobs.replicas.streaming import Copier
 
         rate = session.configuration.coordinator.bytes_per_second
-        spread = {"copier": Copier(agent_workers(session, agent), bytes_per_second=rate)}
+        workers = agent_workers(session, agent)
+        # The limit of splitting is kept by who commits: each file counts once.
+        spread = {
+            "copier": Copier(workers, bytes_per_second=rate),
+            "pre_splitter": PreSplitter(bytes_per_second=rate, cutter=Copier(workers)),
+        }
     from epochlake.jobs.upkeep.change_track import ChangeTrack
 
     woken = threading.Event()

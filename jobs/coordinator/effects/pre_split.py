@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
-from epochlake.jobs.replicas.commits import pre_split
+from epochlake.jobs.replicas.commits import pieces_of, pre_split, straddling
+from epochlake.jobs.replicas.copying import PartCopy
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.outcomes import FencedOff, Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress, ReplicaSnapshot, open_snapshot
+from epochlake.jobs.replicas.streaming import Copier
 from epochlake.jobs.workers.pace import Pace, Paced
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.jobs.workers.workers import Workers
@@ -62,19 +65,23 @@ class PreSplitOutcome(msgspec.Struct, frozen=True):
 class PreSplitter:
     """Carries out pre-splits, each on its own; the results in their order.
 
-    `bytes_per_second` holds for all files that it cuts together, 0 is no limit.
+    `bytes_per_second` holds for all files that it cuts together, 0 is no limit. `cutter` cuts pieces beforehand, nearer
+    to the disks than `workers` are, which commit them and cut what it has not.
     """
 
-    def __init__(self, workers: Workers | None = None, bytes_per_second: float = 0) -> None:
+    def __init__(
+        self, workers: Workers | None = None, bytes_per_second: float = 0, cutter: Copier | None = None
+    ) -> None:
         self._workers = workers or ThreadWorkers(THREADS)
-        self._task = Paced(pre_split_replica, bytes_per_second)
+        task = pre_split_replica if cutter is None else partial(pre_split_replica, cutter=cutter)
+        self._task = Paced(task, bytes_per_second)
 
     def pre_split(self, asked: Sequence[PreSplit]) -> list[PreSplitOutcome]:
         return self._workers.run(self._task, asked, returns=PreSplitOutcome)
 
 
-def pre_split_replica(asked: PreSplit, pace: Pace) -> PreSplitOutcome:
-    """Cut the files that straddle a boundary, up to the limit."""
+def pre_split_replica(asked: PreSplit, pace: Pace, cutter: Copier | None = None) -> PreSplitOutcome:
+    """Cut the files that straddle a boundary, up to the limit; with a `cutter`, which cuts them beforehand."""
     cut = 0
     try:
         snapshot = open_snapshot(asked.address)
@@ -95,6 +102,11 @@ def pre_split_replica(asked: PreSplit, pace: Pace) -> PreSplitOutcome:
         if cut and cut + size > asked.limit:
             break
         pace.take(size)
+        if cutter is not None:
+            try:
+                _cut_beforehand(asked, boundaries, cutter)
+            except (StorageUnavailable, WrongCluster) as error:
+                return PreSplitOutcome(cut, left, str(error), away=True)
         outcome = pre_split(asked.address, boundaries, asked.epoch, asked.spared)
         match outcome:
             case Unreachable(reason=reason):
@@ -108,6 +120,13 @@ def pre_split_replica(asked: PreSplit, pace: Pace) -> PreSplitOutcome:
         except (StorageUnavailable, WrongCluster) as error:
             return PreSplitOutcome(cut, left, str(error), away=True)
     return PreSplitOutcome(cut, left)
+
+
+def _cut_beforehand(asked: PreSplit, boundaries: Sequence[int], cutter: Copier) -> None:
+    """Have the pieces stored that the commit names; where that fails it cuts them itself."""
+    files = straddling(open_snapshot(asked.address), boundaries, asked.spared)
+    parts = [part for part in pieces_of(files, boundaries) if not part.whole]
+    cutter.copy([PartCopy(part, asked.address, asked.address) for part in parts])
 
 
 def _worth_cutting(snapshot: ReplicaSnapshot, asked: PreSplit) -> list[DataFile]:

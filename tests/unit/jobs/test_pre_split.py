@@ -16,12 +16,16 @@ from epochlake.jobs.coordinator.effects.pre_split import (
     boundaries_within,
     pre_split_replica,
 )
+from epochlake.jobs.replicas import cutting
 from epochlake.jobs.replicas.commits import commit_files, straddling
+from epochlake.jobs.replicas.copying import PartCopy, copy_data_file
 from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.streaming import Copier
 from epochlake.jobs.replicas.volumes import MARKER_FILE
 from epochlake.jobs.workers.pace import Pace
+from epochlake.metastore.errors import StorageUnavailable
 from epochlake.placement.tokens import MIN_TOKEN, tablet_ranges, tokens_of_label
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,6 +78,29 @@ def test_afterwards_no_file_straddles_a_boundary_and_every_row_is_there_once(
     again = pre_split_replica(asked(address, epoch=10), Pace(0))
     assert (again.ready, again.cut) == (True, 0)
     assert open_snapshot(address).fence == 9  # high enough already: pipelines are not disturbed again
+
+
+@pytest.mark.parametrize("well", [True, False], ids=["well", "failing"])
+def test_what_was_cut_beforehand_is_committed_and_not_cut_again_and_what_was_not_is_cut_then(
+    address: ReplicaAddress, seed: int, monkeypatch: pytest.MonkeyPatch, well: bool
+) -> None:
+    rows = fill(address, seed)
+    beforehand, written = [], []
+
+    def how(copy: PartCopy) -> DataFile:
+        if not well:
+            raise StorageUnavailable("nobody cuts here")
+        beforehand.append(copy.key)
+        return copy_data_file(copy)
+
+    write = cutting._write_piece
+    monkeypatch.setattr(cutting, "_write_piece", lambda *given: (written.append(given[-1]), write(*given)))
+    [result] = PreSplitter(cutter=Copier(how=how)).pre_split([asked(address)])
+    assert result.ready
+    assert rows_of(address) == sorted(rows)
+    assert len({*written}) == len(written) > 0, "a piece was cut twice"
+    assert len(beforehand) == (len(written) if well else 0)
+    assert {*beforehand} <= {*open_snapshot(address).all_files}
 
 
 def test_a_limit_stops_it_between_two_commits_and_it_goes_on_from_there(address: ReplicaAddress, seed: int) -> None:
