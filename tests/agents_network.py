@@ -239,7 +239,12 @@ class Story:
             wait("each side sees itself, and the other one gone", lambda: all(sees(a, side, far) for a in side))  # noqa: B023
         which = self.chance.choice(others)
         which.again()
-        wait("one that was killed is seen again on its side", lambda: all(sees(a, others, here) for a in others))
+        stayed = [agent for agent in others if agent is not which]
+        wait("one that was killed is seen again on its side", lambda: all(sees(a, others, here) for a in stayed))
+        wait("and sees its side", lambda: sees(which, others))
+        # It has only known the others by the addresses that it remembers, and nobody has answered there.
+        far = [one.name for one in here if which.seen().get(one.name) is Seen.ALIVE]
+        require(not far, f"{far} are said to be alive by one that has never heard them")
         self.net.heal()
         wait("all see all again", lambda: all(sees(agent, self.agents) for agent in self.agents))
         since = {entry.event for entry in self.log().read(before)}
