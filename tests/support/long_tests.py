@@ -17,7 +17,13 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 LONG = REPOSITORY / "tests" / "data" / "long_tests.txt"
 
-FOLDERS = ("tests/unit/jobs/", "tests/spark/")
+FOLDERS = (
+    "tests/unit/jobs/",
+    "tests/spark/",
+    "tests/protocol/test_agent_tasks.py",
+    "tests/protocol/test_coordination_commands.py",
+)
+"""Folders of tests that may be long ones, and files that start processes on which no commit depends."""
 
 SECONDS = 0.7
 """A function whose cases together take so long is a long test."""
