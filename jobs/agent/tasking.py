@@ -132,6 +132,7 @@ class Tasking:
                     source=one.source,
                     pace=order.pace,
                     bytes_per_second=order.bytes_per_second,
+                    merge=task.merge,
                 )
             )
         if works:
