@@ -336,3 +336,41 @@ def test_nobody_who_answers_keeps_an_agent_waiting(tmp_path: Path) -> None:
             assert await asyncio.wait_for(served.agent.reach(address), 10) is None
 
     play(tmp_path, scene)
+
+
+HEAD = "POST /probe HTTP/1.1\r\nHost: x\r\n"
+BROKEN: dict[str, tuple[str, str]] = {
+    "no line of HTTP": ("hello\r\n\r\n", "this is no request of HTTP/1.1"),
+    "bytes": ("\x00\x01\r\n\r\n", "this is no request of HTTP/1.1"),
+    "no host": ("GET / HTTP/1.1\r\n\r\n", "this is no request of HTTP/1.1"),
+    "two lengths": (f"{HEAD}Content-Length: 1\r\nContent-Length: 2\r\n\r\n", "this is no request of HTTP/1.1"),
+    "a chunk without a size": (f"{HEAD}Transfer-Encoding: chunked\r\n\r\nzz\r\n", "this is no request of HTTP/1.1"),
+    "another encoding": (f"{HEAD}Transfer-Encoding: gzip\r\n\r\nabc", "this encoding of a body is not understood"),
+    "a long head": (f"{HEAD}A: {'a' * 30_000}\r\n\r\n", "a head has at most 16,384 bytes"),
+    "TLS": ("\x16\x03\x01\x02\x00\x01\r\n\r\n", "it speaks TLS, which this agent was not started with"),
+    "no path": ("GET //[ HTTP/1.1\r\nHost: x\r\n\r\n", "what is asked for is no path"),
+    "nothing": ("", ""),
+    "half a head": ("GET / HTTP/1.1\r\nHo", ""),
+    "half a body": (f"{HEAD}Content-Length: 10\r\n\r\nabc", ""),
+}
+"""What comes, and what is said of it: nothing where whoever asked has gone."""
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_no_request_is_one_line_in_the_log_and_in_words_of_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    sent, said = BROKEN[what]
+
+    async def scene(served: Served) -> None:
+        received = await served.raw(sent.encode("latin-1"), end=True)
+        if said:
+            body = received.partition(b"\r\n\r\n")[2]
+            assert msgspec.json.decode(body, type=Refusal) == Refusal("malformed", said)
+        else:
+            assert received == b""
+        assert dict(served.server.refused) == ({"malformed": 1} if said else {"gone": 1})
+
+    play(tmp_path, scene)
+    told = [record.getMessage() for record in caplog.records if "http_server" in record.name]
+    assert told == ([f"refused 127.0.0.1 (malformed): {said}"] if said else [])
