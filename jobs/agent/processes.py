@@ -15,6 +15,15 @@ ENDED_SECONDS = 5.0
 """How long a process that was killed is waited for: one that hangs in a mount ends when that does."""
 
 
+def tell_agent(line: str) -> None:
+    """Say a line to the agent that has started this process. Where it is gone this process ends: nobody listens."""
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(0)
+
+
 def configured(conf: str | None, root: str | None) -> list[str]:
     """The words by which such a process finds the cluster."""
     return [word for option, value in (("--conf", conf), ("--root", root)) if value for word in (option, value)]

@@ -168,8 +168,11 @@ class Tasks:
         with self._lock:
             self._signs += key is not None
             line = msgspec.json.encode(FromProcess(self._signs, self._received, key, result, why[:2000]))
-            self._says.write(line + b"\n")
-            self._says.flush()
+            try:
+                self._says.write(line + b"\n")
+                self._says.flush()
+            except BrokenPipeError:
+                os._exit(0)  # its agent is gone
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,7 +14,7 @@ import pytest
 from epochlake.jobs.agent.agent import Agent, AgentSettings, opened
 from epochlake.jobs.agent.documents import Health
 from epochlake.jobs.agent.home import TAG
-from epochlake.jobs.agent.http_client import HttpClient
+from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.http_server import HttpServer, Request, Response
 from epochlake.jobs.agent.messages import LARGEST, PROTOCOL, Answer, Call, Introduction, Refusal, Seen, Sighting, Tag
 from epochlake.jobs.agent.routes import OPEN_TO_ALL, Routes
@@ -374,3 +374,30 @@ def test_what_is_no_request_is_one_line_in_the_log_and_in_words_of_ours(
     play(tmp_path, scene)
     told = [record.getMessage() for record in caplog.records if "http_server" in record.name]
     assert told == ([f"refused 127.0.0.1 (malformed): {said}"] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"", "it closed the connection before its answer was there"),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", "it closed the connection before its answer was there"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", "it closed the connection before its answer was there"),
+        (b"hello\r\n\r\n", "what comes is no answer in HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -9\r\n\r\nabc", "what comes is no answer in HTTP"),
+    ],
+)
+def test_what_is_no_answer_is_said_in_words_of_ours(sent: bytes, said: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(sent)
+        writer.close()
+
+    async def scene() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            with pytest.raises(AgentUnreachable) as failed:
+                await HttpClient().ask(address, "/health", timeout=60)
+        assert str(failed.value) == f"the agent at {address} cannot be asked: {said}"
+
+    asyncio.run(scene())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -77,6 +78,22 @@ def test_a_process_that_has_just_ended_is_no_unknown_child(caplog: pytest.LogCap
 
     asyncio.run(scene())
     assert "Unknown child" not in caplog.text
+
+
+@pytest.mark.parametrize("module", ["processes", "admission"])
+def test_a_process_whose_agent_is_gone_ends_without_a_word(tmp_path: Path, module: str) -> None:
+    words = {
+        "processes": ["-c", "from epochlake.jobs.agent.processes import tell_agent as t; [t('x') for _ in range(9)]"],
+        "admission": ["-m", "epochlake.jobs.agent.admission", "--root", str(tmp_path)],
+    }
+    nobody, out = os.pipe()
+    os.close(nobody)
+    said = b'{"sender": {"agent_id"'  # it was killed while it asked
+    ended = subprocess.run(
+        [sys.executable, "-P", *words[module]], input=said, stdout=out, stderr=subprocess.PIPE, check=False, timeout=300
+    )
+    os.close(out)
+    assert (ended.stderr, ended.returncode) == (b"", {"processes": 0, "admission": 1}[module])
 
 
 def test_a_process_that_is_killed_and_does_not_end_is_not_waited_for(
