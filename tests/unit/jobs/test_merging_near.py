@@ -29,6 +29,7 @@ from epochlake.jobs.replicas.merging import MergedFile
 from epochlake.jobs.replicas.merging_near import RangeMerged, RangeMerger, RangeToMerge
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction
+from epochlake.jobs.upkeep.compaction_track import CompactionTrack
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage import places
@@ -178,6 +179,17 @@ def test_that_nothing_is_left_of_a_range_is_found_out_here(table: SmallCluster) 
     assert [one.files for one in workers.merged] == [(), ()]
     assert read_versions(table, "ALL") == []
     assert [file.rows for file in live(table, "B").values()] == [0, 0]
+
+
+def test_the_track_of_the_coordinator_has_its_waves_merged_near_the_disks(table: SmallCluster) -> None:
+    for number in range(9):
+        write_versions(table, {row: f"{number} {row}" for row in range(40)})
+    workers = NearDisks(table)
+    track = CompactionTrack(table.cluster, begin=lambda task: task(), workers=workers)
+    compacted = [track.advance(table.metadata) for _ in range(4)]
+    assert any(compacted)
+    assert (len(workers.merged), workers.by_itself) == (2, 0)
+    assert read_versions(table, "ALL") == [(row, f"8 {row}") for row in range(40)]
 
 
 def changed(told: RangeMerged, **words: object) -> RangeMerged:
