@@ -22,6 +22,11 @@ FOLLOWING = "epochlake.jobs.agent.following"
 SILENT_SECONDS = 60.0
 """A follower that says nothing for so long hangs, and is killed."""
 
+LONGEST_SILENCE_SECONDS = 960.0
+"""Each one that was killed for its silence has the next one waited for twice as long, up to this: on a machine that is
+full it may be slow, and who is killed and started again comes to no end.
+"""
+
 EVERY_SECONDS = 300.0
 """How often the log is followed when nothing tells of news: its root is in an object store, say."""
 
@@ -53,6 +58,7 @@ class LogFollower:
         arguments = ["--home", str(home.directory), "--name", name, "--root", root]
         self._arguments = arguments + (["--conf", conf] if conf else [])
         self._verified = False
+        self._patience = SILENT_SECONDS
         self._started_at: float | None = None
         self._fingerprint: object = None
         self._process: asyncio.subprocess.Process | None = None
@@ -99,7 +105,8 @@ class LogFollower:
             return
         assert self._process.stdout is not None
         try:
-            while line := await asyncio.wait_for(self._process.stdout.readline(), SILENT_SECONDS):
+            while line := await asyncio.wait_for(self._process.stdout.readline(), self._patience):
+                self._patience = SILENT_SECONDS
                 if self._look is not None and self._look.begin():
                     self._fingerprint = self._look.last[0]
                 if line.strip():
@@ -109,7 +116,8 @@ class LogFollower:
             if code:
                 self._tell(Told("failed", f"the follower ended with {code}"))
         except TimeoutError:
-            self._tell(Told("hanging", f"the follower said nothing for {SILENT_SECONDS:g} s"))
+            self._tell(Told("hanging", f"the follower said nothing for {self._patience:g} s"))
+            self._patience = min(2 * self._patience, LONGEST_SILENCE_SECONDS)
         except (ValueError, msgspec.MsgspecError) as error:
             self._tell(Told("failed", f"the follower said what cannot be understood: {error}"))
         finally:

@@ -66,6 +66,29 @@ def test_the_follower_is_gone_when_its_agent_ends(tmp_path: Path, hangs: str, mo
     asyncio.run(scene())
 
 
+def test_a_follower_that_was_killed_for_its_silence_is_given_twice_as_long_the_next_time(
+    tmp_path: Path, hangs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_follower, "FOLLOWING", hangs)
+    monkeypatch.setattr(log_follower, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(log_follower, "LONGEST_SILENCE_SECONDS", 0.15)
+
+    async def scene() -> None:
+        follower = LogFollower(Home(tmp_path / "home"), "n1", None, str(tmp_path / "root"))
+        for seconds, then in ((0.05, 0.1), (0.1, 0.15), (0.15, 0.15)):
+            await follower._follow()
+            assert follower.told.outcome == "hanging"
+            assert follower.told.reason == f"the follower said nothing for {seconds:g} s"
+            assert follower._patience == then
+        (tmp_path / "hanging_module.py").write_text("print(flush=True)\n", encoding="ascii")
+        monkeypatch.setattr(log_follower, "SILENT_SECONDS", 300.0)
+        follower._patience = 600.0
+        await follower._follow()
+        assert follower._patience == 300.0
+
+    asyncio.run(scene())
+
+
 def test_a_process_that_has_just_ended_is_no_unknown_child(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         for _ in range(20):
