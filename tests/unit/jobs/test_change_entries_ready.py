@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,12 +11,14 @@ from unittest.mock import patch
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration.change_streams import keep_changes
+from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas import change_index
 from epochlake.jobs.replicas.change_index import ChangeIndex
 from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.storage.syncing import Syncing
 from epochlake.placement.consistency import ConsistencyLevel
 
 from tests.support.changes import FLIGHTS, alone, applied, flights, index_of, rows, shown, staged_by, swept, told
@@ -123,8 +125,33 @@ def test_a_write_that_fails_leaves_no_entry_that_was_made_ready(kept: SmallClust
 
 def test_a_write_does_without_an_entry_that_cannot_be_made_ready(kept: SmallCluster) -> None:
     full = StorageUnavailable("the disk is full")
-    with patch.object(delta_commits, "prepare_commit", side_effect=full):
+    with (
+        patch.object(delta_commits, "write_prepared", side_effect=full),
+        patch.object(delta_commits, "prepare_commit", side_effect=full),
+    ):
         kept.cluster.write(FLIGHTS, rows({1: "a"}))
+        kept.cluster.write(FLIGHTS, rows({2: "b"}), batch="named")
+    assert told(kept) == [("upsert", 1, "a"), ("upsert", 2, "b")]
+
+
+def test_the_disk_has_an_entry_that_is_made_ready_with_the_write_before_it_lands(kept: SmallCluster) -> None:
+    """One group: the copies, the write among those that may land, the entry; none of them is synced twice."""
+    synced: list[str] = []
+    sync, land = Syncing.sync, CommitPhase.land
+
+    def counted(syncing: Syncing, files: Iterable[str] = (), directories: Iterable[str] = ()) -> None:
+        files = list(files)
+        synced.extend(file for file in files if file.startswith(index_of(kept).uri))
+        sync(syncing, files, directories)
+
+    def landing(phase: CommitPhase) -> Any:
+        assert sorted(Path(file).parent.name for file in synced) == ["_delta_log", "_open", "data"]
+        assert all(Path(file).exists() for file in synced)
+        return land(phase)
+
+    with patch.object(Syncing, "sync", counted), patch.object(CommitPhase, "land", landing):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert len(synced) == 3
     assert told(kept) == [("upsert", 1, "a")]
 
 
