@@ -110,6 +110,7 @@ class Recording:
         try:
             self.before_round(metadata)
             if self._now is None:
+                self._forget_ready()
                 return
             try:
                 self._append(self._now, epoch)

@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.administration.change_streams import keep_changes
+from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
 from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas import change_index
 from epochlake.jobs.replicas.change_index import ChangeIndex
+from epochlake.jobs.replicas.encoding import Replicas
 from epochlake.metastore import delta_commits
+from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.storage.storage import Storage
 from epochlake.metastore.storage.syncing import Syncing
 from epochlake.placement.consistency import ConsistencyLevel
 
@@ -155,6 +159,20 @@ def test_the_disk_has_an_entry_that_is_made_ready_with_the_write_before_it_lands
     assert told(kept) == [("upsert", 1, "a")]
 
 
+def test_a_write_whose_stream_ends_before_it_lands_leaves_no_entry_that_was_made_ready(kept: SmallCluster) -> None:
+    ended, land = index_of(kept), CommitPhase.land
+
+    def landing(phase: CommitPhase) -> Any:
+        assert [".tmp-" in path.name for path in Path(ended.log_directory).iterdir()].count(True) == 1
+        drop_changes(kept.cluster, FLIGHTS)
+        return land(phase)
+
+    with patch.object(CommitPhase, "land", landing):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert shown(kept) == {1: "a"}
+    assert [path.name for path in Path(ended.log_directory).iterdir() if ".tmp-" in path.name] == []
+
+
 def test_vacuum_takes_old_entries_that_a_writer_who_died_has_made_ready(kept: SmallCluster) -> None:
     kept.cluster.write(FLIGHTS, rows({1: "a"}))
     prepared = delta_commits.prepare_commit(kept.cluster.storage, index_of(kept).uri, "WRITE", [])
@@ -163,3 +181,34 @@ def test_vacuum_takes_old_entries_that_a_writer_who_died_has_made_ready(kept: Sm
     assert swept(kept) == 1
     assert not Path(prepared).exists()
     assert told(kept) == [("upsert", 1, "a")]
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["announced", "alone"])
+def test_a_copy_that_the_disk_has_not_taken_while_the_next_file_was_made_is_none(
+    tmp_path: Path, announced: bool
+) -> None:
+    """It is deleted; who was told of it while it was there fails."""
+    storage = Storage(StorageSettings())
+    replicas = Replicas(storage, str(tmp_path))
+    whole = storage.sync_always
+
+    def broken(files: Iterable[str] = (), directories: Iterable[str] = ()) -> None:
+        files = list(files)
+        if any("first" in file for file in files):
+            raise StorageUnavailable("the device reports an error")
+        whole(files, directories)
+
+    def beside() -> Any:
+        assert len(list(tmp_path.iterdir())) == 2
+        return lambda: None
+
+    with patch.object(storage, "sync_always", broken):
+        for name in ("first", "second"):
+            assert replicas.store((), "label", name, pa.py_buffer(b"data")) == {}
+        if announced:
+            with pytest.raises(StorageUnavailable, match="device"):
+                replicas.sync(beside)
+        else:
+            assert replicas.sync() == {}
+    replicas.close()
+    assert list(tmp_path.iterdir()) == []
