@@ -104,6 +104,7 @@ class Offers:
         for offer in self._open:
             if any(earlier.request_id == submission.request_id for earlier in offer.submissions):
                 submission.take(SubmissionStep.OFFER)
+                submission.has_joined = True
                 offer.joined.append(submission)
 
     def answered(self) -> list[tuple[Submission, int]]:

@@ -109,6 +109,8 @@ class Submission:
         self.expect_epoch = expect_epoch
         self.outcome: Committed | BaseException | None = None
         self.standing = Standing.OWN
+        self.has_joined = False
+        """It came while an offer of an earlier call of its request, by the same process, could still be taken."""
         _require_text(request_id=request_id, reason=reason, author=author, asked=asked)
         self.planned = _as_followers_see_it(what, asked) if isinstance(what, Event) else None
 
@@ -125,6 +127,10 @@ class Submission:
     def taken(self) -> bool:
         """Somebody may have taken it, and may be about to append it."""
         return self.standing in (Standing.TAKEN, Standing.OFFERED_AND_TAKEN)
+
+    def is_elsewhere(self, epoch: int) -> bool:
+        """Whether an epoch is not the one that it was to become."""
+        return self.expect_epoch is not None and epoch != self.expect_epoch + 1
 
     def plan(self, metadata: ClusterMetadata) -> tuple[Event, EncodedEvent]:
         """The event on top of `metadata`. Raises Rejected, or whatever the planner raises."""

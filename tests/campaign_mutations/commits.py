@@ -165,8 +165,8 @@ MUTATIONS = (
         "what was found in the log is told as new",
         "`already` is what an earlier try has committed",
         OUTCOMES,
-        "    already = not (submission.offered or submission.taken)\n",
-        "    already = False\n",
+        "    was_there = not (submission.offered or submission.taken)\n",
+        "    was_there = False\n",
         LOG,
     ),
     Mutation(
