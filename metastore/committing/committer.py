@@ -364,7 +364,7 @@ class Committer:
                     submission.take(SubmissionStep.LOSE_ANSWER)
                 raise
             self._follower.appended(prepared.entries, prepared.metadata)
-        elif prepared.fails_what_others_may_append():
+        elif prepared.fails_what_others_may_append(batch):
             self._follower.log.fence()
             # It may have landed right before: of this call, as long as it counts as taken.
             self._follower.catch_up()
