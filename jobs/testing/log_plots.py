@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 from epochlake.jobs.testing.disk import LOG, ROOT
 from epochlake.jobs.testing.scenario import Fault, Operation, Part
 
@@ -70,6 +71,14 @@ class _Asks:
         wait = round(max(0.0, time - self._times[thread] - took), 3)
         self._threads[thread].append(Operation("commit", wait, name, number=number, seconds=seconds))
         self._times[thread] = time
+        return self
+
+    def again_at(self, time: float) -> _Asks:
+        """The first thread asks for the same once more."""
+        before = self._threads[0][-1]
+        wait = round(max(0.0, time - self._times[0]), 3)
+        self._threads[0].append(msgspec.structs.replace(before, kind="reuse", wait=wait, seconds=20.0))
+        self._times[0] = time
         return self
 
     def part(self) -> Part:
@@ -167,6 +176,19 @@ def appended_and_died(drawn: Drawn) -> Plot:
     return Plot([third.part(), dying.part(), owner.part()], faults)
 
 
+def unsure_and_asked_again(drawn: Drawn) -> Plot:
+    """Somebody does not reach the log any more as he appends to it, and his time is over before he hears whether it
+    landed. Another one commits, and then he asks again.
+    """
+    between = drawn.between
+    begins = between(0.8, 1.5)
+    unsure, other = _Asks("p0"), _Asks("p1")
+    unsure.at(begins, drawn.always(), seconds=between(1.0, 2.0)).again_at(begins + between(5.0, 7.0))
+    other.at(0.1, drawn.always()).at(begins + between(2.5, 3.5), drawn.always())
+    away = Fault("unreachable", 0.0, "p0", LOG, seconds=between(2.5, 4.0), when=drawn.appended, by="p0")
+    return Plot([unsure.part(), other.part()], [away])
+
+
 def slept_past_clean_up(drawn: Drawn) -> Plot:
     """Somebody stands still right before his commit gets its name, for longer than commits of the log are kept: what
     others have committed there is deleted by then.
@@ -192,6 +214,13 @@ def slept_past_clean_up(drawn: Drawn) -> Plot:
 
 PLOTS: Mapping[str, Callable[[Drawn], Plot]] = {
     plot.__name__: plot
-    for plot in (left_in_line, taken_from_the_dead, cut_off_with_two, appended_and_died, slept_past_clean_up)
+    for plot in (
+        left_in_line,
+        taken_from_the_dead,
+        cut_off_with_two,
+        appended_and_died,
+        unsure_and_asked_again,
+        slept_past_clean_up,
+    )
 }
 """By their names, as themes name them."""

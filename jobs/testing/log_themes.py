@@ -490,6 +490,7 @@ CUT_OFF_WITH_TWO = LEFT_IN_LINE._replace(plot="cut_off_with_two")
 APPENDED_AND_DIED = LEFT_IN_LINE._replace(
     plot="appended_and_died", tables=1.0, seconds=(24.0, 30.0), latencies=(0.2,), accepting=(0, 0)
 )
+UNSURE_AND_ASKED_AGAIN = LEFT_IN_LINE._replace(plot="unsure_and_asked_again", tables=0.0, seconds=(10.0, 12.0))
 SLEPT_PAST_CLEAN_UP = LEFT_IN_LINE._replace(
     plot="slept_past_clean_up", tables=1.0, seconds=(80.0, 90.0), latencies=(0.2,)
 )

@@ -10,10 +10,11 @@ from epochlake.jobs.testing import nemesis
 from epochlake.jobs.testing.log_drawing import log_scenario
 from epochlake.jobs.testing.log_plots import PLOTS
 from epochlake.jobs.testing.log_themes import BY_NAME
+from epochlake.metastore.committing import outcomes
 from epochlake.metastore.committing.batches import Prepared
 from epochlake.metastore.committing.committer import Committer
 from epochlake.metastore.committing.outcomes import Outcomes
-from epochlake.metastore.committing.submissions import TRANSITIONS, Standing, Submission, SubmissionStep
+from epochlake.metastore.committing.submissions import TRANSITIONS, Committed, Standing, Submission, SubmissionStep
 from epochlake.metastore.log.delta import DeltaLog
 
 
@@ -50,10 +51,10 @@ def forgets_an_offer(monkeypatch: pytest.MonkeyPatch) -> None:
 def tells_before_it_announces(monkeypatch: pytest.MonkeyPatch) -> None:
     settle = Outcomes.settle_committed
 
-    def settled(outcomes: Outcomes, submissions: Sequence[Submission]) -> None:
+    def settled(told: Outcomes, submissions: Sequence[Submission]) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(outcomes, "_publish", lambda _: None)
-            settle(outcomes, submissions)
+            patch.setattr(told, "_publish", lambda _: None)
+            settle(told, submissions)
 
     monkeypatch.setattr(Outcomes, "settle_committed", settled)
 
@@ -70,6 +71,13 @@ def remembers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Committer, "_remember", forget)
 
 
+def tells_as_new_what_it_has_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def succeeded(submission: Submission, epoch: int) -> Committed:
+        return Committed(epoch, submission.request_id)
+
+    monkeypatch.setattr(outcomes, "succeeded", succeeded)
+
+
 @pytest.mark.parametrize(
     ("theme", "seed", "breaks"),
     [
@@ -78,6 +86,7 @@ def remembers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cut_off_with_two", 2, forgets_an_offer),
         ("appended_and_died", 1, tells_before_it_announces),
         ("slept_past_clean_up", 1, counts_what_was_written_too_late),
+        ("unsure_and_asked_again", 1, tells_as_new_what_it_has_found),
         ("again_unread", 2, remembers_nothing),
     ],
 )
