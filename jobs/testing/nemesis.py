@@ -80,7 +80,15 @@ def moments(*, rows: bool, delta: bool) -> tuple[str, ...]:
 FOLLOWING = "follower given"
 """A follower of changes has been given a batch of them, and has kept what it has dealt with."""
 
-MOMENTS = tuple(dict.fromkeys((*moments(rows=True, delta=False), *moments(rows=True, delta=True), FOLLOWING)))
+EXACTLY = tuple(
+    f"{part} {asked}{done}"
+    for part in ("commit", *(f"n{number} commit" for number in range(1, 7)), "ledger")
+    for asked in ("read", "write", "link")
+    for done in ("", ", done")
+)
+"""What processes do with a commit of a replica table, of any node or of one, and with the ledger of compactions."""
+
+MOMENTS = tuple(dict.fromkeys((*moments(rows=True, delta=False), *moments(rows=True, delta=True), FOLLOWING, *EXACTLY)))
 """All of them."""
 
 _OUTAGE_SECONDS = 3.0
