@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epochlake.jobs.testing.rule_themes import ROTTEN_CUTS, ROTTEN_MERGES
 from epochlake.jobs.testing.themes import BAD_ROWS, KEYS, Lying, Theme
 
 CHECKED_MEANWHILE = Theme(
@@ -49,4 +50,58 @@ PUT_BACK_UNDER_A_COMMIT = Theme(
 )
 """A place that comes back as it was, under somebody who is about to commit to it."""
 
-BY_NAME_ONLY = (CHECKED_MEANWHILE,)
+SETTLED_LATE = Theme(
+    seconds=(6.0, 7.0),
+    tables=1.0,
+    keys=(KEYS,),
+    paces=(0.2, 0.4),
+    operations=("balance",),
+    operator_paces=(30.0,),
+    upkeep=("compact",),
+    tablets=(1,),
+    replication=(2,),
+    accesses=("write", "write", "write", "read"),
+    pipelines=(1, 2),
+    levels=("ALL",),
+    coordinators=(1,),
+    append_only=0.5,
+    followed=0.0,
+    plot="settled_late",
+)
+"""Merged files that somebody has left half done, and that others settle and merge on at the same time."""
+
+LYING_SOURCES = ROTTEN_CUTS._replace(
+    accesses=("write",),
+    levels=("ALL",),
+    followed=0.0,
+    lying=(
+        Lying(
+            ("flipped bit",),
+            ("coordinator",),
+            ("log append, done", "zookeeper setdata", "volume read", "volume link, done"),
+            (2, 4),
+            (1.0, 3.0),
+            ("join before MID", "leave before MID", "move before MID"),
+            number=2.0,
+        ),
+    ),
+)
+"""A place whose disk gives other bytes for a while, in the headers of pages as well, as pieces are cut of its files."""
+
+LYING_MERGES = ROTTEN_MERGES._replace(
+    accesses=("write",),
+    followed=0.0,
+    lying=(
+        Lying(
+            ("flipped bit",),
+            ("upkeep",),
+            ("log read", "log read, done", "volume list"),
+            (4, 8),
+            (0.3, 2.0),
+            number=2.0,
+        ),
+    ),
+)
+"""A place whose disk gives other bytes for a while, in the headers of pages as well, as its files are merged."""
+
+BY_NAME_ONLY = (CHECKED_MEANWHILE, PUT_BACK_UNDER_A_COMMIT, SETTLED_LATE, LYING_SOURCES, LYING_MERGES)

@@ -73,5 +73,25 @@ def put_back_under_a_commit(drawn: Drawn) -> Scenario:
     return drawn.with_([*parts, *drawn.others("pipeline", "operator"), operator], faults)
 
 
-PLOTS: Mapping[str, Callable[[Drawn], Scenario]] = {plot.__name__: plot for plot in (put_back_under_a_commit,)}
+def settled_late(drawn: Drawn) -> Scenario:
+    """Three put files together, while epochs pass: one stands still when he has said what his file is to replace, one
+    as he settles what the first has left, and the third goes on with that file as soon as it has come.
+    """
+    begins, pause = drawn.between(0.8, 1.5), drawn.between(0.8, 1.6)
+    waits = (begins, begins + drawn.between(0.3, 0.6), begins + pause + drawn.between(0.3, 0.9))
+    keepers = [
+        _does(f"upkeep{number}", "upkeep", [Operation("compact", wait, number=3)]) for number, wait in enumerate(waits)
+    ]
+    epochs = [Operation("balance", drawn.between(0.1, 0.3), on=number % 2 == 0) for number in range(20)]
+    faults = [
+        Fault("pause", 0.0, "upkeep0", seconds=pause, when="ledger link, done"),
+        Fault("pause", begins, "upkeep1", seconds=pause + drawn.between(1.5, 2.5), when="commit write"),
+    ]
+    operator = _does("operator", "operator", epochs)
+    return drawn.with_([*drawn.others("upkeep", "operator"), *keepers, operator], faults)
+
+
+PLOTS: Mapping[str, Callable[[Drawn], Scenario]] = {
+    plot.__name__: plot for plot in (put_back_under_a_commit, settled_late)
+}
 """By their names, as themes name them."""
