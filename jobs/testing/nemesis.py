@@ -103,11 +103,11 @@ _VANISHING = 6
 _MAGIC = 4
 """So many bytes of a data file come before its first page."""
 
-_TRIES_ANYWHERE = 150
-"""The same of bits anywhere: one of ninety does."""
-
 _QUIET_TRIES = 80
 """So many bits are tried until one is found that changes rows without an error: one of fifty does."""
+
+_TRIES_IN_PAGES = 150
+"""The same of bits before the footer: one of ninety does."""
 
 
 class Nemesis:
@@ -309,7 +309,7 @@ class Nemesis:
         place = fault.place
         match fault.kind:
             case "flipped bit" if fault.number > 1:
-                return self._lie_for_a_while(place, fault.seconds)
+                return self._lie_for_a_while(place, fault.seconds, in_footers=fault.number > 2)
             case "flipped bit" if fault.number:
                 return self._flip_quietly(place)
             case "flipped bit":
@@ -361,15 +361,19 @@ class Nemesis:
                 found = True
         return found
 
-    def _lie_for_a_while(self, place: str, seconds: float) -> bool:
+    def _lie_for_a_while(self, place: str, seconds: float, *, in_footers: bool) -> bool:
         """Have each file of rows read as with a bit flipped, so that its rows are others and no checksum of a page says
-        so: anywhere, as in the header of a page. The disk gives what was written again when the time is over.
+        so: in the footer, or before it, as in the header of a page. The disk gives what was written again when the time
+        is over.
         """
         disk = self._world.disk
         files = [path for path, _ in files_below(disk, place) if path.endswith(_SEALED[0]) and path not in self._lies]
         for path in [path for path in files if "/_delta_log/" not in path and not self._world.seen.is_in_use(path)]:
             content = disk.read(path)
-            flipped = _flipped_unnoticed(content, self._random, _MAGIC, _TRIES_ANYWHERE, _rows_in_batches)
+            if in_footers:
+                flipped = _flipped_quietly(content, self._random)
+            else:
+                flipped = _flipped_unnoticed(content, self._random, _in_pages, _TRIES_IN_PAGES, _rows_in_batches)
             if flipped is not None:
                 self._put_flipped(path, content, flipped)
                 self._lies[path] = (content, flipped)
@@ -451,31 +455,40 @@ def torn(content: bytes, chance: random.Random) -> bytes:
     return chance.choice([b"", some, cut, cut + bytes(len(content) - len(cut))])
 
 
-def _flipped(content: bytes, chance: random.Random, start: int = 0) -> bytes:
+def _flipped(content: bytes, chance: random.Random, start: int = 0, end: int | None = None) -> bytes:
     changed = bytearray(content)
-    changed[chance.randrange(start, len(content))] ^= 1 << chance.randrange(8)
+    changed[chance.randrange(start, end or len(content))] ^= 1 << chance.randrange(8)
     return bytes(changed)
 
 
 def _flipped_quietly(content: bytes, chance: random.Random) -> bytes | None:
     """With a bit of the footer flipped so that the rows read otherwise, and no checksum of a page says so."""
-    footer = _footer(content)
-    return None if footer <= 0 else _flipped_unnoticed(content, chance, footer, _QUIET_TRIES, _rows)
+
+    def in_footer(content: bytes) -> tuple[int, int]:
+        return _footer(content), len(content)
+
+    return None if _footer(content) <= 0 else _flipped_unnoticed(content, chance, in_footer, _QUIET_TRIES, _rows)
+
+
+def _in_pages(content: bytes) -> tuple[int, int]:
+    return _MAGIC, max(_MAGIC + 1, _footer(content))
 
 
 def _flipped_unnoticed(
     content: bytes,
     chance: random.Random,
-    start: int,
+    where: Callable[[bytes], tuple[int, int]],
     tries: int,
     rows: Callable[[bytes], list[dict[str, object]] | None],
 ) -> bytes | None:
-    """With a bit from `start` on flipped so that who reads the rows is given others without an error."""
+    """With a bit flipped, from one byte on and before another, so that who reads the rows is given others without an
+    error.
+    """
     before = rows(content)
     if before is None:
         return None
     for _ in range(tries):
-        flipped = _flipped(content, chance, start)
+        flipped = _flipped(content, chance, *where(content))
         after = rows(flipped)
         if after is not None and after != before:
             return flipped

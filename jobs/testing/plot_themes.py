@@ -78,10 +78,9 @@ LYING_SOURCES = ROTTEN_CUTS._replace(
         Lying(
             ("flipped bit",),
             ("coordinator",),
-            ("log append, done", "zookeeper setdata", "volume read", "volume link, done"),
-            (2, 4),
-            (1.0, 3.0),
-            ("join before MID", "leave before MID", "move before MID"),
+            ("log append, done", "volume link, done"),
+            (12, 24),
+            (3.0, 6.0),
             number=2.0,
         ),
     ),
@@ -96,12 +95,12 @@ LYING_MERGES = ROTTEN_MERGES._replace(
             ("flipped bit",),
             ("upkeep",),
             ("log read", "log read, done", "volume list"),
-            (4, 8),
-            (0.3, 2.0),
-            number=2.0,
+            (8, 12),
+            (1.0, 3.0),
+            number=3.0,
         ),
     ),
 )
-"""A place whose disk gives other bytes for a while, in the headers of pages as well, as its files are merged."""
+"""A place whose disk gives other bytes for a while, in the footers of files, as these are merged."""
 
 BY_NAME_ONLY = (CHECKED_MEANWHILE, PUT_BACK_UNDER_A_COMMIT, SETTLED_LATE, LYING_SOURCES, LYING_MERGES)
