@@ -120,7 +120,8 @@ def _rebuilt(evidence: Evidence) -> Check:
 
 
 def _arrivals(evidence: Evidence, nodes: dict[str, str]) -> Check:
-    found: dict[str, Arrivals] = arrivals(_entries(evidence), evidence.story, evidence.cluster.catch_up())
+    writes = [(write.started, write.ended) for write in evidence.story.writes]
+    found: dict[str, Arrivals] = arrivals(_entries(evidence), writes, evidence.cluster.catch_up())
     figures, findings = [], []
     for node, how in nodes.items():
         there = found.get(node)

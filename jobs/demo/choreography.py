@@ -1,12 +1,13 @@
 """What happens in the demo, and when: everything is timed by the writer's progress, so that it happens while it writes.
 
-A batch is only begun when what is to go on during it has begun. So nodes join and tablets are rebuilt
-under a pipeline that writes on any machine, slow or fast, and the log shows it.
+A batch is only begun when what is to go on during it has begun, and it is written part by part until the log shows that
+it went on. So nodes join and tablets are rebuilt under a pipeline that writes on any machine, slow or fast.
 """
 
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import msgspec
 from epochlake.jobs.demo.stage import (
@@ -18,6 +19,8 @@ from epochlake.jobs.demo.stage import (
     settled,
     tablets_coming_to,
 )
+from epochlake.jobs.demo.timeline import arrivals
+from epochlake.metastore.following import history
 
 SHORTEST = 7
 """Batches that it takes for everything to happen: one before it all, and then one during each join, the loss and the
@@ -72,7 +75,11 @@ def perform(stage: RunningDemo) -> None:
         if batch == plan.loss:
             _wait_until_settled(stage, [*FIRST_NODES, FOURTH, FIFTH])
             stage.moment(BEFORE_LOSS)
-        stage.write(batch, during.get(batch, _nothing))
+        if batch - 1 in growing:
+            moved = partial(_moved, stage, growing[batch - 1])
+            stage.write(batch, during.get(batch, _nothing), until=moved)
+        else:
+            stage.write(batch, during.get(batch, _nothing))
         if batch in growing:
             # The next batch begins at once when tablets are on their way.
             _wait_for_tablets(stage, growing[batch])
@@ -85,6 +92,13 @@ def perform(stage: RunningDemo) -> None:
 
 def _nothing() -> None:
     """What is done during most batches."""
+
+
+def _moved(stage: RunningDemo, node: str, since: float, until: float) -> bool:
+    """Whether the log has an epoch between these times that brought tablets nearer to the node."""
+    entries = history.entries(stage.cluster.log())
+    found = arrivals(entries, [(since, until)], stage.cluster.catch_up()).get(node)
+    return found is not None and found.while_writing > 0
 
 
 def _add(stage: RunningDemo, node: str, rack: str) -> None:

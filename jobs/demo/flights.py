@@ -22,6 +22,8 @@ KEYSPACE = "air"
 TABLE = "air.flights"
 PRIMARY_KEY = ("time_hour", "carrier", "flight")
 MONTHS = 12
+PARTS = 20
+"""A month may be written in so many parts, one after the other."""
 
 COLUMNS = (
     Column("year", "smallint", nullable=False),
@@ -76,6 +78,12 @@ def source(months: int = MONTHS, rows: int | None = None) -> pd.DataFrame:
     place = chosen.groupby("month").cumcount()
     share = [rows // months + (month <= rows % months) for month in range(1, months + 1)]
     return chosen[place < chosen["month"].map(dict(enumerate(share, 1)))]
+
+
+def part_of(flights: pd.DataFrame, month: int, first: int, last: int) -> pd.DataFrame:
+    """The flights of the parts `first` to `last` (without it) of a month, which has `PARTS` that are equally large."""
+    chosen = flights[flights["month"] == month]
+    return chosen[len(chosen) * first // PARTS : len(chosen) * last // PARTS]
 
 
 def as_arrow(flights: pd.DataFrame) -> pa.Table:

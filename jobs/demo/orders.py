@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import msgspec
 from epochlake.jobs.demo.checksum import Checksum
+from epochlake.jobs.demo.flights import PARTS
 
 WRITER = "epochlake.jobs.demo.writer"
 """The writer's module, for `python -m`."""
 
 
 class Command(msgspec.Struct, frozen=True):
-    """One of: the number of a month to write; count the rows; a level to compute the checksum of all rows at."""
+    """One of: the number of a month to write; count the rows; a level to compute the checksum of all rows at.
+
+    Of the month the parts from `first` on, before `last`, are written in one go.
+    """
 
     write: int | None = None
+    first: int = 0
+    last: int = PARTS
     count: bool = False
     checksum: str | None = None
 

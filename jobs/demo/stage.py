@@ -18,6 +18,7 @@ from epochlake.jobs.demo import checksum, children, flights
 from epochlake.jobs.demo.agents import DemoAgents
 from epochlake.jobs.demo.children import Child, ChildFailed
 from epochlake.jobs.demo.directory import DemoDirectory
+from epochlake.jobs.demo.flights import PARTS
 from epochlake.jobs.demo.orders import WRITER, Answer, Command
 from epochlake.jobs.demo.progress import DemoProgress
 from epochlake.jobs.demo.story import CoordinatorTotals, Deed, Holding, Moment, Read, ReadBack, Story, Write
@@ -73,23 +74,40 @@ class RunningDemo:
         self._looked = 0.0
         self.lost: list[str] = []
 
-    def write(self, batch: int, meanwhile: Callable[[], None] = lambda: None) -> Write:
-        """Have a batch written; `meanwhile` is called once, while it is being written."""
-        self._writer.send(Command(write=batch))
-        meanwhile()
-        answer = self._answer(f"write {flights.name_of(batch)}")
+    def write(
+        self,
+        batch: int,
+        meanwhile: Callable[[], None] = lambda: None,
+        until: Callable[[float, float], bool] | None = None,
+    ) -> Write:
+        """Have a batch written; `meanwhile` is called once, while it is being written.
+
+        With `until` it is written part by part as long as that does not hold of when it began and when its last part
+        ended, in seconds since 1970; what is left then is written in one go.
+        """
+        one_go = until is None
+        answers: list[Answer] = []
+        done = 0
+        while done < PARTS:
+            last = PARTS if one_go else done + 1
+            self._writer.send(Command(write=batch, first=done, last=last))
+            if not answers:
+                meanwhile()
+            answers.append(self._answer(f"write {flights.name_of(batch)}"))
+            one_go = until is None or until(answers[0].started, answers[-1].ended)
+            done = last
         written = Write(
             batch=batch,
             name=flights.name_of(batch),
-            rows=answer.rows,
-            files=answer.files,
-            bytes=answer.bytes,
-            planned_epoch=answer.planned_epoch,
-            epoch=answer.epoch,
-            rounds=answer.rounds,
-            missing=answer.missing,
-            started=answer.started,
-            ended=answer.ended,
+            rows=sum(answer.rows for answer in answers),
+            files=sum(answer.files for answer in answers),
+            bytes=sum(answer.bytes for answer in answers),
+            planned_epoch=answers[0].planned_epoch,
+            epoch=answers[-1].epoch,
+            rounds=max(answer.rounds for answer in answers),
+            missing={name: what for answer in answers for name, what in answer.missing.items()},
+            started=answers[0].started,
+            ended=answers[-1].ended,
         )
         self.story.writes.append(written)
         self.progress.wrote(written, self.story)

@@ -10,7 +10,8 @@ from epochlake.jobs.demo.children import Ended
 class Write(msgspec.Struct, frozen=True):
     """A batch that was acknowledged. Planned at `planned_epoch`, judged at `epoch`, after so many `rounds`.
 
-    `started` and `ended` in seconds since 1970. `missing`: what the replicas said that did not acknowledge.
+    One of several parts was planned first, judged last, and in the worst case after so many rounds. `started` and
+    `ended` in seconds since 1970. `missing`: what the replicas said that did not acknowledge.
     """
 
     batch: int

@@ -82,9 +82,10 @@ def timeline(entries: Sequence[Entry], story: Story, metadata: ClusterMetadata) 
     return made
 
 
-def arrivals(entries: Sequence[Entry], story: Story, metadata: ClusterMetadata) -> dict[str, Arrivals]:
-    """What arrived on each node, by the log."""
-    writes = [(write.started, write.ended) for write in story.writes]
+def arrivals(
+    entries: Sequence[Entry], writes: Sequence[tuple[float, float]], metadata: ClusterMetadata
+) -> dict[str, Arrivals]:
+    """What arrived on each node, by the log; `writes` went on from and until these times, in seconds since 1970."""
     arrived: Counter[str] = Counter()
     epochs: dict[str, set[int]] = {}
     during: dict[str, set[int]] = {}

@@ -1,8 +1,9 @@
 """The demo's pipeline: one process with a Spark session, which writes the batches and reads the table.
 
 It does what it is told, a line of JSON on stdin each, and answers with a line on stdout; so whoever tells
-it knows at every instant what was acknowledged. `{"write": 3}` writes the third month, `{"count": true}` counts at
-QUORUM, `{"checksum": "ALL"}` reads everything at a level. It ends with its input.
+it knows at every instant what was acknowledged. `{"write": 3}` writes the third month, `{"write": 3, "last": 1}` the
+first of its parts, `{"count": true}` counts at QUORUM, `{"checksum": "ALL"}` reads everything at a level. It ends with
+its input.
 """
 
 from __future__ import annotations
@@ -71,8 +72,10 @@ def _carried_out(command: Command, pipeline: Pipeline, spark: SparkSession, sour
 
 def _results(command: Command, pipeline: Pipeline, spark: SparkSession, source: pd.DataFrame) -> dict[str, Any]:
     if command.write is not None:
-        rows = spark.createDataFrame(flights.as_arrow(source[source["month"] == command.write]))
-        written = pipeline.write(rows, flights.TABLE, consistency=LEVEL, batch=f"month-{command.write}")
+        part = flights.part_of(source, command.write, command.first, command.last)
+        rows = spark.createDataFrame(flights.as_arrow(part))
+        batch = f"month-{command.write}-parts-{command.first + 1}-to-{command.last}"
+        written = pipeline.write(rows, flights.TABLE, consistency=LEVEL, batch=batch)
         return {
             "rows": written.rows,
             "files": written.files,

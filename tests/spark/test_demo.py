@@ -67,7 +67,8 @@ def played(
     before_checks: Callable[[RunningDemo], None] = lambda stage: None,
 ) -> tuple[int, dict[str, Any], Path]:
     """Run the demo; its exit code, its document, and where it was. Files that words name are beside it."""
-    # Whether tablets move while something is written is a matter of time as well: that much may be tried again.
+    # Whether tablets are still on their way when a batch begins is a matter of time as well, where a process stands
+    # still for seconds: that much may be tried again.
     for _ in range(3):
         root = tmp_path_factory.mktemp("demo") / "root"
         arguments = ["--root", str(root), "--rows", str(ROWS), "--months", str(MONTHS), "--output", "json"]

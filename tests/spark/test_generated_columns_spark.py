@@ -77,7 +77,6 @@ def rows(cluster: Cluster, table: str) -> list[dict[str, object]]:
     return sorted(cluster.scan(table).read_all().to_pylist(), key=lambda row: row["id"])
 
 
-@pytest.mark.parametrize("seed", [random.randrange(2**32)])
 def test_random_rows_have_what_arrow_computes_and_what_the_sql_of_spark_says(
     cluster: Cluster, spark: SparkSession, seed: int
 ) -> None:

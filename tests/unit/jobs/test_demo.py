@@ -18,7 +18,7 @@ from epochlake.jobs.demo.children import Child, ChildFailed, Ended, environment
 from epochlake.jobs.demo.choreography import SHORTEST, schedule
 from epochlake.jobs.demo.command import run
 from epochlake.jobs.demo.directory import DemoRunning, claimed
-from epochlake.jobs.demo.flights import COLUMNS, as_arrow
+from epochlake.jobs.demo.flights import COLUMNS, PARTS, as_arrow, part_of
 from epochlake.jobs.demo.story import CoordinatorTotals, Story
 from epochlake.placement.errors import InvalidRequest
 
@@ -42,6 +42,14 @@ def test_every_event_of_the_demo_has_a_batch_and_what_moves_after_it_has_the_nex
     plan = schedule(batches)
     assert 1 < plan.fourth < plan.fifth < plan.loss - 1
     assert plan.loss < plan.replacement < batches
+
+
+@pytest.mark.parametrize("rows", [1, 7, PARTS, 200, 27_004])
+def test_the_parts_of_a_month_are_all_of_it_each_row_once(rows: int) -> None:
+    months = pd.DataFrame({"month": [1, 2] * rows, "flight": range(2 * rows)})
+    parts = [part_of(months, 2, part, part + 1) for part in range(PARTS)]
+    assert [flight for part in parts for flight in part["flight"]] == list(range(1, 2 * rows, 2))
+    assert part_of(months, 2, 0, PARTS)["flight"].tolist() == list(range(1, 2 * rows, 2))
 
 
 def test_the_checksum_does_not_depend_on_the_order_of_rows(seed: int) -> None:
