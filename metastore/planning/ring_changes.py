@@ -84,16 +84,30 @@ class RingChange(msgspec.Struct, frozen=True):
 
     def gains_of(self) -> dict[tuple[TableId, VolumeId], tuple[Gain, ...]]:
         """What each replica table gains."""
-        return {
-            (table_id, target): tuple(gain for gain in one.gains if gain.target == target)
-            for one in self.settings
-            for table_id in one.tables
-            for target in dict.fromkeys(gain.target for gain in one.gains)
-        }
+        found: dict[tuple[TableId, VolumeId], tuple[Gain, ...]] = {}
+        for one in self.settings:
+            by_target: dict[VolumeId, list[Gain]] = {}
+            for gain in one.gains:
+                by_target.setdefault(gain.target, []).append(gain)
+            gained = {target: tuple(gains) for target, gains in by_target.items()}
+            found |= {(table_id, target): gained[target] for table_id in one.tables for target in gained}
+        return found
 
 
 def change_of(metadata: ClusterMetadata, operation: Operation) -> RingChange:
-    """What `operation` changes. Tables and volumes stay what they are while it is in flight."""
+    """What `operation` changes. Tables and volumes stay what they are while it is in flight.
+
+    It is told once for a state of the ring, tables and nodes: in a big ring that takes seconds, and rounds ask for it.
+    """
+    known: dict[str, tuple[tuple[object, ...], RingChange]] = metadata.rings.__dict__.setdefault("changes", {})
+    told_of = (operation, metadata.schema, metadata.directory)
+    before = known.get(operation.operation_id)
+    if before is None or any(one is not other for one, other in zip(before[0], told_of, strict=True)):
+        before = known[operation.operation_id] = told_of, _change_of(metadata, operation)
+    return before[1]
+
+
+def _change_of(metadata: ClusterMetadata, operation: Operation) -> RingChange:
     tables = tables_by_setting(metadata)
     volumes = _Volumes(metadata.directory.nodes)
     gained = streams(operation)

@@ -116,6 +116,7 @@ class OperationTrack:
         self._sweeper = sweeper
         self._tally = tally
         self._changes: dict[tuple[str, int], RingChange] = {}
+        self._barriers: dict[tuple[str, int], tuple[tuple[object, ...], Barrier]] = {}
         self._passed: set[tuple[str, int]] = set()
         self._turns: Counter[tuple[str | None, ReplicaKey]] = Counter()
         self._streamed: set[tuple[str | None, ReplicaKey]] = set()
@@ -128,7 +129,7 @@ class OperationTrack:
         works = self._works(metadata)
         due = [work for work in works if work.last is not Step.PREPARE and self._is_ready(metadata, work)]
         # Also where the barrier is passed: a replica that was away is fenced when it is back, and is a source then.
-        self._fences.raise_for(metadata, [work.barrier(metadata) for work in due])
+        self._fences.raise_for(metadata, [self._barrier(metadata, work) for work in due])
         acknowledged = [work for work in due if self._acknowledged(metadata, work)]
         self._patience.tell(self._cluster.commit)
         streaming = [work for work in acknowledged if work.last is Step.START and not work.going_back]
@@ -161,6 +162,8 @@ class OperationTrack:
         running, sessions = metadata.rings.running, metadata.open_sessions()
         self._passed &= {work.key for work in works}
         self._changes = {key: change for key, change in self._changes.items() if key[0] in running}
+        there = {work.key for work in works}
+        self._barriers = {key: barrier for key, barrier in self._barriers.items() if key in there}
         self._streamed = {key for key in self._streamed if key[0] in sessions}
         self._turns = Counter({key: turns for key, turns in self._turns.items() if key[0] in sessions})
 
@@ -170,6 +173,16 @@ class OperationTrack:
         if key not in self._changes:
             self._changes[key] = change_of(metadata, operation)
         return self._changes[key]
+
+    def _barrier(self, metadata: ClusterMetadata, work: Work) -> Barrier:
+        """The barrier of an operation's last step is the same until the next one, but for the way that it goes and what
+        is lost.
+        """
+        follows_from = (work.going_back, metadata.directory.lost, work.change)
+        before = self._barriers.get(work.key)
+        if before is None or before[0][:2] != follows_from[:2] or before[0][2] is not work.change:
+            before = self._barriers[work.key] = follows_from, work.barrier(metadata)
+        return before[1]
 
     def _after_prepare(self, metadata: ClusterMetadata, work: Work) -> Event | None:
         if work.going_back:
@@ -211,7 +224,7 @@ class OperationTrack:
         """
         if work.key in self._passed or (work.going_back and work.last is Step.MID):
             return True
-        barrier = work.barrier(metadata)
+        barrier = self._barrier(metadata, work)
         if self._patience.passed(self._fences, metadata, work.key, barrier, str(work.operation)):
             self._passed.add(work.key)
             return True
