@@ -229,6 +229,26 @@ def _link(storage: Storage, table: str, version: int, temporary: str, path: str,
     return True
 
 
+def take_back(storage: Storage, table: str, version: int) -> None:
+    """Take a commit out again, which the caller has put, where the one before it is not there: another copy has come to
+    lie in the place of its table meanwhile, which ends earlier.
+
+    Nobody reads such a commit, or builds on it, and it would keep everybody from that copy. Only at local URIs. Raises
+    StorageUnavailable.
+    """
+    disk, directory = storage.disk, log_directory(table)
+
+    def look_and_delete() -> None:
+        pointer = pointed_at(disk, directory)
+        # What a checkpoint covers may have been cleaned up.
+        is_covered = pointer is not None and not 0 <= pointer < version - 1
+        if not is_covered and disk.status(_commit_path(directory, version - 1)) is None:
+            with suppress(FileNotFoundError):
+                disk.delete(_commit_path(directory, version))
+
+    storage.within_deadline("look at the log of", table, look_and_delete)
+
+
 def encoded(operation: str, actions: Sequence[Action]) -> bytes:
     """The bytes of a commit file."""
     lines = [json.dumps(action, separators=(",", ":")).encode() for action in actions]

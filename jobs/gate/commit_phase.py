@@ -288,6 +288,8 @@ class CommitPhase:
             case AlreadyApplied(absent=absent):
                 there = [one for one in brought if one.file.file_id not in absent]
                 return self._receipted(receipt, known) or there
+            case Unreachable(on_another=True):
+                return self._doubted(receipt, outcome)
             case FencedOff() | Unreachable():
                 return outcome
             case other:
@@ -301,6 +303,15 @@ class CommitPhase:
             except StorageUnavailable as unavailable:
                 return Unreachable(str(unavailable))
         return None
+
+    def _doubted(self, receipt: Receipt, outcome: Unreachable) -> Unreachable:
+        """Have the copy that a commit has landed on not be taken for the one that it was meant for."""
+        if self._receipts is not None:
+            try:
+                self._receipts.doubt(self._batch.table.table_id, receipt)
+            except StorageUnavailable as unavailable:
+                logger.warning("%s, and that could not be kept: %s", outcome.reason, unavailable)
+        return outcome
 
     def _bring(self, due: Due, target: ReplicaAddress) -> list[DataFile]:
         """The files that `target` is to commit for what it misses; their bytes are there. Raises StorageUnavailable."""

@@ -410,13 +410,14 @@ def _transact(address: ReplicaAddress, decide: ActionPlanner) -> CommitOutcome:
             try:
                 require_place(address)
                 if not snapshot.is_still_there():
-                    return Unreachable(f"{address.uri} was exchanged for another copy during the commit")
+                    delta_commits.take_back(address.storage, address.uri, version)
+                    return _on_another(address)
             except (StorageUnavailable, WrongCluster) as error:
                 return Unreachable(f"the commit to {address.uri} may be lost with its volume: {error}")
             if time.time() - started < LOG_RETENTION_SECONDS / 2:
                 return Acknowledged(version)
             doubt = StorageUnavailable("it took so long that the log may have been cleaned up meanwhile")
-        return _read_back(address, decision.marks, doubt)
+        return _read_back(snapshot, decision.marks, doubt)
     return Unreachable(f"{address.uri} was changed by others during each of {ATTEMPTS} tries to commit: retry")
 
 
@@ -494,13 +495,17 @@ def _commit_by_delta_rs(snapshot: ReplicaSnapshot, change: FileActions) -> int:
     return table.version()
 
 
-def _read_back(address: ReplicaAddress, marks: Collection[_Applied], doubt: StorageUnavailable) -> CommitOutcome:
+def _on_another(address: ReplicaAddress) -> Unreachable:
+    return Unreachable(f"{address.uri} was exchanged for another copy during the commit", on_another=True)
+
+
+def _read_back(before: ReplicaSnapshot, marks: Collection[_Applied], doubt: StorageUnavailable) -> CommitOutcome:
     """After a failure that may have come before or after the commit point: what the table itself says."""
     if marks:
         try:
-            snapshot = open_snapshot(address)
+            snapshot = open_snapshot(before.address)
             if all(mark.seen_in(snapshot) for mark in marks):
-                return Acknowledged(snapshot.version)
+                return Acknowledged(snapshot.version) if before.is_still_there() else _on_another(before.address)
         except (StorageUnavailable, WrongCluster) as error:
             return Unreachable(f"{doubt}; and it cannot be told whether it has landed: {error}")
     return Unreachable(str(doubt))

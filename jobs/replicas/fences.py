@@ -166,6 +166,10 @@ def change_properties(
     version = snapshot.version + 1
     if not delta_commits.put_commit(storage, uri, version, "SET TBLPROPERTIES", lines):
         return False
+    if not snapshot.is_still_there():
+        # Another copy lies there now: what it has become is to be looked at.
+        delta_commits.take_back(storage, uri, version)
+        return False
     delta_checkpoints.checkpoint_if_due(storage, snapshot.delta_table, uri, version, CHECKPOINT_INTERVAL)
     return True
 

@@ -43,9 +43,13 @@ class PartlyApplied(msgspec.Struct, frozen=True):
 
 
 class Unreachable(msgspec.Struct, frozen=True):
-    """No acknowledgement: the storage failed, or it cannot be told whether the commit has landed."""
+    """No acknowledgement: the storage failed, or it cannot be told whether the commit has landed.
+
+    `on_another`: it has landed, on another copy than the one that it was decided on, which has come in its place.
+    """
 
     reason: str
+    on_another: bool = False
 
 
 CommitOutcome = Acknowledged | AlreadyApplied | FencedOff | SessionClosed | PartlyApplied | Unreachable

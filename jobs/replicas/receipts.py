@@ -28,6 +28,9 @@ WENT_BACK = (
     "answer, rebuild its node, or replace it"
 )
 
+ON_ANOTHER = "-on-another-copy"
+"""How the application of a receipt ends that no table has (see `Receipts.doubt`)."""
+
 
 class Receipt(msgspec.Struct, frozen=True, order=True):
     """A commit under `(app_id, app_version)` was acknowledged by the replica on a volume."""
@@ -77,6 +80,13 @@ class Receipts:
         self._storage.create_directory(self._directory(table_id), parents=True)
         self._storage.put_if_absent(self._uri(table_id, receipt), b"")
         self._delete(table_id, [one for one in instead_of if one != receipt])
+
+    def doubt(self, table_id: TableId, receipt: Receipt) -> None:
+        """Say that the commit of a receipt has landed on another copy of its table. It has the mark now, which stands
+        for earlier ones of that application: so where there are receipts of these, one is added that no table has.
+        """
+        if any(one.app_id == receipt.app_id for one in self.of(table_id).get(receipt.volume_id, ())):
+            self.add(table_id, msgspec.structs.replace(receipt, app_id=f"{receipt.app_id}{ON_ANOTHER}"))
 
     def forget(self, address: ReplicaAddress) -> None:
         """Forget all that a replica table has acknowledged, before it is made anew."""

@@ -23,6 +23,8 @@ ROOT = "/lake"
 LOG = f"{ROOT}/log"
 MEMBERS = "/members"
 """Below it: the directories that may be log members."""
+VOLUMES = "/disks"
+"""Below it: what nodes store."""
 
 ACCESS_SECONDS = 0.003
 """How long a step of a disk takes, on average."""
@@ -228,9 +230,9 @@ class WorldDisk:
         self._scheduler.access(f"{asked} {path}", ACCESS_SECONDS * self._latency)
         self.used[path] = self._scheduler.now
         process, moment = self._scheduler.current.process, f"{area(path)} {asked}"
-        exact = f"{said} {asked}" if (said := part_of_member(path)) else ""
+        exactly = [f"{said} {asked}" for said in parts_of(path)]
         self._scheduler.meet(process, moment)
-        if exact:
+        for exact in exactly:
             self._scheduler.meet(process, exact)
         try:
             fails_after = self._troubles.before(path, writes=writes)
@@ -246,7 +248,7 @@ class WorldDisk:
         if fails_after or lost is not None:
             raise _error(errno.EIO, path)
         self._scheduler.meet(process, f"{moment}, done")
-        if exact:
+        for exact in exactly:
             self._scheduler.meet(process, f"{exact}, done")
         return result
 
@@ -278,6 +280,17 @@ def area(path: str) -> str:
     if is_below(path, MEMBERS):
         return "member"
     return "shared" if is_below(path, ROOT) else "volume"
+
+
+def parts_of(path: str) -> list[str]:
+    """What a path is more exactly, in words: of a log member (`part_of_member`); a commit of a replica table, with and
+    without the name of its node ("commit", "n1 commit"); or the ledger of compactions ("ledger").
+    """
+    if is_below(path, f"{ROOT}/compactions"):
+        return ["ledger"]
+    if is_below(path, VOLUMES) and "/_delta_log/" in path:
+        return ["commit", f"{path.split('/', 3)[2]} commit"]
+    return [part] if (part := part_of_member(path)) else []
 
 
 def part_of_member(path: str) -> str:

@@ -80,7 +80,15 @@ def moments(*, rows: bool, delta: bool) -> tuple[str, ...]:
 FOLLOWING = "follower given"
 """A follower of changes has been given a batch of them, and has kept what it has dealt with."""
 
-MOMENTS = tuple(dict.fromkeys((*moments(rows=True, delta=False), *moments(rows=True, delta=True), FOLLOWING)))
+EXACTLY = tuple(
+    f"{part} {asked}{done}"
+    for part in ("commit", *(f"n{number} commit" for number in range(1, 7)), "ledger")
+    for asked in ("read", "write", "link")
+    for done in ("", ", done")
+)
+"""What processes do with a commit of a replica table, of any node or of one, and with the ledger of compactions."""
+
+MOMENTS = tuple(dict.fromkeys((*moments(rows=True, delta=False), *moments(rows=True, delta=True), FOLLOWING, *EXACTLY)))
 """All of them."""
 
 _OUTAGE_SECONDS = 3.0
@@ -92,8 +100,14 @@ _COMMIT = re.compile(r"/\d{20}\.json\Z")
 _VANISHING = 6
 """Among so many commits of a replica table, before its last one, is the one that vanishes."""
 
+_MAGIC = 4
+"""So many bytes of a data file come before its first page."""
+
 _QUIET_TRIES = 80
 """So many bits are tried until one is found that changes rows without an error: one of fifty does."""
+
+_TRIES_IN_PAGES = 150
+"""The same of bits before the footer: one of ninety does."""
 
 
 class Nemesis:
@@ -131,6 +145,8 @@ class Nemesis:
         self._late: dict[tuple[Process, str], float] = {}
         """Until when requests are under way, by who has made them and at which moment."""
         self._under_way: list[Waiter] = []
+        self._lies: dict[str, tuple[bytes, bytes]] = {}
+        """What is in files that read otherwise for a while, and what they read."""
         self.before_exchange: Callable[[str], None] = lambda _: None
         """Is told of a place right before what is in it is replaced."""
 
@@ -143,6 +159,7 @@ class Nemesis:
         """Do no more harm, and mend what can be mended."""
         self.is_stopped = True
         self._world.scheduler.lookout = None
+        self._tell_the_truth()
         for waiter in self._under_way:
             self._world.scheduler.wake(waiter)
         self._world.heal()
@@ -291,6 +308,8 @@ class Nemesis:
     def _destroy(self, fault: Fault) -> bool:
         place = fault.place
         match fault.kind:
+            case "flipped bit" if fault.number > 1:
+                return self._lie_for_a_while(place, fault.seconds, in_footers=fault.number > 2)
             case "flipped bit" if fault.number:
                 return self._flip_quietly(place)
             case "flipped bit":
@@ -341,6 +360,31 @@ class Nemesis:
                 self._put_flipped(path, disk.read(path), flipped)
                 found = True
         return found
+
+    def _lie_for_a_while(self, place: str, seconds: float, *, in_footers: bool) -> bool:
+        """Have each file of rows read as with a bit flipped, so that its rows are others and no checksum of a page says
+        so: in the footer, or before it, as in the header of a page. The disk gives what was written again when the time
+        is over.
+        """
+        disk = self._world.disk
+        files = [path for path, _ in files_below(disk, place) if path.endswith(_SEALED[0]) and path not in self._lies]
+        for path in [path for path in files if "/_delta_log/" not in path and not self._world.seen.is_in_use(path)]:
+            content = disk.read(path)
+            if in_footers:
+                flipped = _flipped_quietly(content, self._random)
+            else:
+                flipped = _flipped_unnoticed(content, self._random, _in_pages, _TRIES_IN_PAGES, _rows_in_batches)
+            if flipped is not None:
+                self._put_flipped(path, content, flipped)
+                self._lies[path] = (content, flipped)
+        self._later(seconds, self._tell_the_truth)
+        return bool(self._lies)
+
+    def _tell_the_truth(self) -> None:
+        for path, (content, flipped) in self._lies.items():
+            if self._world.disk.status(path) is not None and self._world.disk.read(path) == flipped:
+                self._world.disk.write(path, content, new=False)
+        self._lies.clear()
 
     def _put_flipped(self, path: str, content: bytes, flipped: bytes) -> None:
         self._world.disk.write(path, flipped, new=False)
@@ -411,21 +455,41 @@ def torn(content: bytes, chance: random.Random) -> bytes:
     return chance.choice([b"", some, cut, cut + bytes(len(content) - len(cut))])
 
 
-def _flipped(content: bytes, chance: random.Random, start: int = 0) -> bytes:
+def _flipped(content: bytes, chance: random.Random, start: int = 0, end: int | None = None) -> bytes:
     changed = bytearray(content)
-    changed[chance.randrange(start, len(content))] ^= 1 << chance.randrange(8)
+    changed[chance.randrange(start, end or len(content))] ^= 1 << chance.randrange(8)
     return bytes(changed)
 
 
 def _flipped_quietly(content: bytes, chance: random.Random) -> bytes | None:
     """With a bit of the footer flipped so that the rows read otherwise, and no checksum of a page says so."""
-    before = _rows(content)
-    footer = _footer(content)
-    if before is None or footer <= 0:
+
+    def in_footer(content: bytes) -> tuple[int, int]:
+        return _footer(content), len(content)
+
+    return None if _footer(content) <= 0 else _flipped_unnoticed(content, chance, in_footer, _QUIET_TRIES, _rows)
+
+
+def _in_pages(content: bytes) -> tuple[int, int]:
+    return _MAGIC, max(_MAGIC + 1, _footer(content))
+
+
+def _flipped_unnoticed(
+    content: bytes,
+    chance: random.Random,
+    where: Callable[[bytes], tuple[int, int]],
+    tries: int,
+    rows: Callable[[bytes], list[dict[str, object]] | None],
+) -> bytes | None:
+    """With a bit flipped, from one byte on and before another, so that who reads the rows is given others without an
+    error.
+    """
+    before = rows(content)
+    if before is None:
         return None
-    for _ in range(_QUIET_TRIES):
-        flipped = _flipped(content, chance, footer)
-        after = _rows(flipped)
+    for _ in range(tries):
+        flipped = _flipped(content, chance, *where(content))
+        after = rows(flipped)
         if after is not None and after != before:
             return flipped
     return None
@@ -440,6 +504,15 @@ def _rows(content: bytes) -> list[dict[str, object]] | None:
     """What a reader makes of a data file that believes its footer; None when it is an error."""
     try:
         return pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read().to_pylist()
+    except (OSError, pa.ArrowException, ValueError, OverflowError, MemoryError):
+        return None
+
+
+def _rows_in_batches(content: bytes) -> list[dict[str, object]] | None:
+    """The same of who reads it in batches: where a page says that it has fewer values, those are all that there are."""
+    try:
+        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+        return [row for batch in file.iter_batches(use_threads=False) for row in batch.to_pylist()]
     except (OSError, pa.ArrowException, ValueError, OverflowError, MemoryError):
         return None
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 from epochlake.jobs.testing.drawing import Drawing, Weights
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES, moments
+from epochlake.jobs.testing.row_plots import PLOTS, Drawn
 from epochlake.jobs.testing.row_themes import THEMES
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.themes import (
@@ -105,6 +106,8 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
         attempts=_one_of(chance, theme.attempts),
     )
     scenario = Scenario("rows", seed, seconds, settings, tuple(parts), tuple(faults))
+    if theme.plot:
+        return PLOTS[theme.plot](Drawn(random.Random(f"plot {seed}"), scenario))
     # Drawn by themselves, so that what is drawn besides stays what it was.
     return with_changes(scenario, theme) if random.Random(f"changes {seed}").random() < theme.followed else scenario
 

@@ -50,8 +50,9 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
 class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is done to the world, `at` seconds after its beginning: to the process of `victim`, or to `place`.
 
-    `seconds` is how long it lasts, `number` how much it is; of a flipped bit, whether each file of the place has one,
-    and of lost storage, whether its volume is known by its marker still.
+    `seconds` is how long it lasts, `number` how much it is; of a flipped bit, whether each file of the place has one
+    (2: for a while, and before its footer; 3: in it), and of lost storage, whether its volume is known by its marker
+    still.
     With `when` it waits from then on for the `nth` time that somebody comes to that moment ("zookeeper delete", "log
     append, done"), and strikes right there: the victim, or who has come to it if there is none. With `during` only
     moments count while something is known to be so far ("tablet cleanup", "leave before mid"). With `by` it waits for

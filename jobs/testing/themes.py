@@ -93,6 +93,7 @@ class Theme(NamedTuple):
     so likely the table's changes are followed. `racks`: of nodes, and so how many there are, which is the same in all
     of these. `replicas`: how many replicas of each row operators ask for; one alone only where nothing is destroyed.
     `threads`: how many a pipeline has; `twins`: so likely two pipelines bring the same batches at the same moments.
+    `plot`: by its name what makes of the history one of a single moment (row_plots.py); "" for none.
 
     Where changes are followed: `changes` as in the settings, `followers` and `settlers` (who keep the stream up) are
     how many there may be, `follower_paces` and `settler_paces` their longest waits, and `lying_to_followers` faults
@@ -140,6 +141,7 @@ class Theme(NamedTuple):
     follower_paces: tuple[float, ...] = (0.3, 1.0, 4.0)
     settler_paces: tuple[float, ...] = (0.3, 1.0, 4.0)
     lying_to_followers: tuple[Lying, ...] = ()
+    plot: str = ""
 
     @property
     def nodes(self) -> int:

@@ -31,7 +31,8 @@ WRITES = (
         "after a failure the table itself says whether it has landed",
         COMMITS,
         "            if all(mark.seen_in(snapshot) for mark in marks):\n"
-        "                return Acknowledged(snapshot.version)\n",
+        "                return Acknowledged(snapshot.version) if before.is_still_there() else "
+        "_on_another(before.address)\n",
         "            return Acknowledged(snapshot.version)\n",
         ROWS,
     ),

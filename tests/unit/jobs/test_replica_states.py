@@ -22,6 +22,7 @@ from epochlake.jobs.replicas.outcomes import Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.states import ReplicaState
 from epochlake.jobs.upkeep.repair import repair
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import tokens_of_label
@@ -303,6 +304,35 @@ def test_a_commit_to_a_table_that_is_exchanged_meanwhile_is_not_acknowledged(
     outcome = commit_files(address, [mine], epoch=6, app_id="load", app_version=3)
     assert isinstance(outcome, Unreachable)
     assert "exchanged" in outcome.reason
+
+
+@pytest.mark.parametrize("what", ["rows", "a fence"])
+@pytest.mark.parametrize("older_by", [1, 2, 3])
+def test_what_is_committed_behind_the_end_of_a_copy_that_was_put_there_meanwhile_is_taken_out_again(
+    address: ReplicaAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, older_by: int
+) -> None:
+    """Else nobody could open that copy any more, as commits between others are missing."""
+    commit_files(address, [store(address)], epoch=5, app_id="load", app_version=1)
+    shutil.copytree(address.uri, tmp_path / "copy")
+    for version in range(2, 2 + older_by):
+        commit_files(address, [store(address)], epoch=5, app_id="load", app_version=version)
+    before, mine, put = open_snapshot(address), store(address), delta_commits._put
+
+    def exchange_and_put(*arguments: Any) -> bool:
+        monkeypatch.setattr(delta_commits, "_put", put)
+        exchanged(address, tmp_path / "copy")
+        return put(*arguments)
+
+    monkeypatch.setattr(delta_commits, "_put", exchange_and_put)
+    # The file is looked for before that, where the table still was.
+    if what == "rows":
+        outcome = commit_files(address, [mine], epoch=6, app_id="load", app_version=9)
+        assert isinstance(outcome, Unreachable)
+    else:
+        assert raise_fence(address, 6) == 6
+    there = open_snapshot(address)
+    assert there.version == before.version - older_by + (what == "a fence")
+    assert len(there.all_files) == 1
 
 
 def test_a_replica_that_another_tool_has_written_to_counts_as_damaged_and_the_others_serve(

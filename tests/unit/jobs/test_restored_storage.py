@@ -6,15 +6,18 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
-from epochlake.jobs.replicas.fences import raise_fence
+from epochlake.jobs.replicas.fences import open_session, raise_fence
 from epochlake.jobs.replicas.receipts import Receipts
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.jobs.upkeep.verification import verify_replicas
+from epochlake.metastore import delta_commits
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.ring.state import Step
 from epochlake.placement.tablets.transitions import Stage
 
@@ -98,6 +101,37 @@ def test_what_is_committed_to_a_restored_table_afterwards_does_not_hide_it(clust
         raise_fence(cluster.address("A"), cluster.metadata.epoch, open_sessions=[session])
     with cluster.without("B"), pytest.raises(ConsistencyNotReached, match=OLDER):
         cluster.read(cluster.pipeline())
+
+
+def test_what_lands_late_on_a_restored_table_does_not_stand_for_what_that_lacks(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has written before stands still between his look at the table and his commit. Its mark has the name of the
+    one that the table lacks, and a higher number.
+    """
+    writer, put = cluster.pipeline(), delta_commits.put_replicated_commit
+    cluster.write(writer)
+    directory, backup = cluster.directory / "A", cluster.directory / "backup"
+    shutil.copytree(directory, backup)
+    with cluster.without("C"):
+        written = cluster.write(writer, ids=[2])
+
+    def put_late(storage: Storage, table: str, *commit: Any) -> bool:
+        if table == cluster.address("A").uri and backup.exists():
+            shutil.rmtree(directory)
+            shutil.move(backup, directory)
+            # So that it has as many commits as the one that was looked at.
+            assert open_session(cluster.address("A"), cluster.metadata.epoch, "x") == cluster.metadata.epoch
+        return put(storage, table, *commit)
+
+    monkeypatch.setattr(delta_commits, "put_replicated_commit", put_late)
+    late = cluster.write(writer, ids=[3])
+    assert not backup.exists()
+    with cluster.without("B"), pytest.raises(ConsistencyNotReached, match=OLDER):
+        assert written in cluster.read(cluster.pipeline())
+    repair(cluster.cluster, "air.flights")
+    with cluster.without("B"):
+        assert {written, late} <= {*cluster.read(cluster.pipeline())}
 
 
 def test_a_restored_replica_gives_nobody_its_rows(cluster: SmallCluster) -> None:

@@ -46,8 +46,8 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path: Path) -> None:
 
 
 def test_of_a_small_file_no_bit_before_its_footer_changes_rows_unnoticed(tmp_path: Path) -> None:
-    """Whoever reads it verifies the checksums of its pages. So where its footer is verified, as before a cut, nothing
-    else has to be: only files with several pages of a column can lose rows by the header of one.
+    """Whoever reads it at once verifies the checksums of its pages, and as many values as its footer says have to be
+    there: so nothing else has to be verified, where its footer is.
     """
     address = make_replica(tmp_path, 1)
     good = bytes_of(address, store(address, ids=range(2))).read_bytes()
@@ -56,6 +56,29 @@ def test_of_a_small_file_no_bit_before_its_footer_changes_rows_unnoticed(tmp_pat
     footer = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
     changed = [bit for bit in range(8 * 4, 8 * footer) if rows_in(flipped(good, bit)) not in (rows, None)]
     assert changed == []
+
+
+def test_bits_before_the_footer_that_change_rows_for_who_reads_them_in_batches_are_noticed_before_a_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the header of a page says that it has fewer values, a reader in batches takes these for all that there are.
+    Who decodes a file to cut it reads it so.
+    """
+    address = make_replica(tmp_path, 1)
+    file = store(address, ids=range(2))
+    path = bytes_of(address, file)
+    good = path.read_bytes()
+    rows = rows_in_batches(good)
+    footer = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
+    quiet = [bit for bit in range(8 * 4, 8 * footer) if rows_in_batches(flipped(good, bit)) not in (rows, None)]
+    assert quiet
+    for bit in quiet:
+        path.write_bytes(flipped(good, bit))
+        with pytest.raises(DamagedBytes):
+            cut(address, FilePart(file, file.min_token, file.max_token - 1), address)
+    # Without that look the piece would lack the row that the file still has.
+    monkeypatch.setattr(cutting, "require_sealed", lambda *_: None)
+    assert cut(address, FilePart(file, file.min_token, file.max_token - 1), address).rows == 0
 
 
 def test_bits_of_a_footer_that_change_rows_unnoticed_are_noticed_before_a_cut(
@@ -81,6 +104,15 @@ def flipped(data: bytes, bit: int) -> bytes:
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
+
+
+def rows_in_batches(data: bytes) -> list[dict[str, object]] | None:
+    """The same of who reads it in batches."""
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        return [row for batch in file.iter_batches(use_threads=False) for row in batch.to_pylist()]
+    except (OSError, pa.ArrowException, ValueError, OverflowError, MemoryError):
+        return None
 
 
 def rows_in(data: bytes) -> list[dict[str, object]] | None:

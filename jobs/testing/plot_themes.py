@@ -1,0 +1,106 @@
+"""Themes of histories of rows that are about one moment each: who stands still between which two steps of others."""
+
+from __future__ import annotations
+
+from epochlake.jobs.testing.rule_themes import ROTTEN_CUTS, ROTTEN_MERGES
+from epochlake.jobs.testing.themes import BAD_ROWS, KEYS, Lying, Theme
+
+CHECKED_MEANWHILE = Theme(
+    seconds=(4.0, 7.0),
+    keys=(4,),
+    paces=(0.1, 0.3),
+    operations=("add check", "add check", "drop check"),
+    operator_paces=(1.5,),
+    tablets=(1, 2, 0),
+    accesses=BAD_ROWS,
+    pipelines=(2, 3),
+    levels=("QUORUM", "ALL"),
+    coordinators=(1,),
+    lying=(
+        Lying(
+            ("pause",),
+            ("pipeline",),
+            ("volume write, done", "volume sync, done", "volume link"),
+            (12, 24),
+            (0.5, 2.0),
+        ),
+    ),
+    append_only=0.3,
+    followed=0.0,
+)
+"""Rows that a check forbids, by those who stand still when they have staged them: the check comes before they land."""
+
+PUT_BACK_UNDER_A_COMMIT = Theme(
+    seconds=(8.0, 11.0),
+    keys=(4, KEYS),
+    paces=(0.2, 0.5),
+    operations=("balance",),
+    operator_paces=(30.0,),
+    tablets=(1,),
+    replication=(3,),
+    accesses=("write", "write", "read"),
+    pipelines=(4, 5),
+    levels=("QUORUM",),
+    read_levels=("QUORUM",),
+    coordinators=(1,),
+    append_only=0.5,
+    followed=0.0,
+    racks=(("r1", "r2", "r3"),),
+    plot="put_back_under_a_commit",
+)
+"""A place that comes back as it was, under somebody who is about to commit to it."""
+
+SETTLED_LATE = Theme(
+    seconds=(6.0, 7.0),
+    tables=1.0,
+    keys=(KEYS,),
+    paces=(0.2, 0.4),
+    operations=("balance",),
+    operator_paces=(30.0,),
+    upkeep=("compact",),
+    tablets=(1,),
+    replication=(2,),
+    accesses=("write", "write", "write", "read"),
+    pipelines=(1, 2),
+    levels=("ALL",),
+    coordinators=(1,),
+    append_only=0.5,
+    followed=0.0,
+    plot="settled_late",
+)
+"""Merged files that somebody has left half done, and that others settle and merge on at the same time."""
+
+LYING_SOURCES = ROTTEN_CUTS._replace(
+    accesses=("write",),
+    levels=("ALL",),
+    followed=0.0,
+    lying=(
+        Lying(
+            ("flipped bit",),
+            ("coordinator",),
+            ("log append, done", "volume link, done"),
+            (12, 24),
+            (3.0, 6.0),
+            number=2.0,
+        ),
+    ),
+)
+"""A place whose disk gives other bytes for a while, in the headers of pages as well, as pieces are cut of its files."""
+
+LYING_MERGES = ROTTEN_MERGES._replace(
+    accesses=("write",),
+    followed=0.0,
+    lying=(
+        Lying(
+            ("flipped bit",),
+            ("upkeep",),
+            ("log read", "log read, done", "volume list"),
+            (8, 12),
+            (1.0, 3.0),
+            number=3.0,
+        ),
+    ),
+)
+"""A place whose disk gives other bytes for a while, in the footers of files, as these are merged."""
+
+BY_NAME_ONLY = (CHECKED_MEANWHILE, PUT_BACK_UNDER_A_COMMIT, SETTLED_LATE, LYING_SOURCES, LYING_MERGES)

@@ -1,0 +1,97 @@
+"""Histories of rows that are about one moment each: what has to happen, in which order, for a rule to matter.
+
+A plot is made of a history that is drawn from its theme: it says who stands still where, what is done to which storage,
+and what operators and upkeep do, and when. Times, places and counts are drawn, so a plot has its moment in a part of
+its histories only. None names a rule, and what is asked of its histories is what is asked of all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario
+
+LATENCY = 0.2
+"""Disks are fast, so that what is drawn in seconds is long beside what anybody does."""
+
+
+class Drawn(NamedTuple):
+    """What a plot is made from."""
+
+    chance: random.Random
+    scenario: Scenario
+
+    def between(self, low: float, high: float) -> float:
+        return round(self.chance.uniform(low, high), 3)
+
+    @property
+    def pipelines(self) -> list[Part]:
+        return [part for part in self.scenario.parts if part.role == "pipeline"]
+
+    def others(self, *roles: str) -> list[Part]:
+        """Who has none of these roles."""
+        return [part for part in self.scenario.parts if part.role not in roles]
+
+    def with_(self, parts: Iterable[Part], faults: Iterable[Fault]) -> Scenario:
+        return msgspec.structs.replace(
+            self.scenario,
+            settings=msgspec.structs.replace(self.scenario.settings, latency=LATENCY),
+            parts=tuple(parts),
+            faults=tuple(sorted(faults, key=lambda fault: fault.at)),
+        )
+
+
+def _does(name: str, role: str, operations: Sequence[Operation]) -> Part:
+    return Part(name, role, (tuple(operations),))
+
+
+def put_back_under_a_commit(drawn: Drawn) -> Scenario:
+    """A place comes back as it was a few commits before, while somebody stands still between his look at it and his
+    commit to it; and others, who change the table's columns, make as many commits there.
+    """
+    chance = drawn.chance
+    back, *others = chance.sample(range(1, 4), 3)
+    parts = [
+        msgspec.structs.replace(part, blind=(f"/disks/n{others[number % 2]}",))
+        for number, part in enumerate(drawn.pipelines)
+    ]
+    alters = [Operation("alter columns", drawn.between(0.2, 0.6), on=number % 2 == 0) for number in range(40)]
+    began, seconds = drawn.between(0.8, 2.0), drawn.between(0.5, 1.0)
+    writers = [part.name for part in parts if any(one.kind == "write" for one in part.threads[0])]
+    faults = [
+        Fault("old storage", began, place=f"/disks/n{back}", seconds=seconds),
+        *(
+            Fault("pause", began + drawn.between(0.1, seconds), writer, seconds=seconds + drawn.between(3.0, 5.0),
+                  when=f"n{back} commit write")
+            for writer in writers
+        ),
+    ]  # fmt: skip
+    operator = _does("operator", "operator", alters)
+    return drawn.with_([*parts, *drawn.others("pipeline", "operator"), operator], faults)
+
+
+def settled_late(drawn: Drawn) -> Scenario:
+    """Three put files together, while epochs pass: one stands still when he has said what his file is to replace, one
+    as he settles what the first has left, and the third goes on with that file as soon as it has come.
+    """
+    begins, pause = drawn.between(0.8, 1.5), drawn.between(0.8, 1.6)
+    waits = (begins, begins + drawn.between(0.3, 0.6), begins + pause + drawn.between(0.3, 0.9))
+    keepers = [
+        _does(f"upkeep{number}", "upkeep", [Operation("compact", wait, number=3)]) for number, wait in enumerate(waits)
+    ]
+    epochs = [Operation("balance", drawn.between(0.1, 0.3), on=number % 2 == 0) for number in range(20)]
+    faults = [
+        Fault("pause", 0.0, "upkeep0", seconds=pause, when="ledger link, done"),
+        Fault("pause", begins, "upkeep1", seconds=pause + drawn.between(1.5, 2.5), when="commit write"),
+    ]
+    operator = _does("operator", "operator", epochs)
+    return drawn.with_([*drawn.others("upkeep", "operator"), *keepers, operator], faults)
+
+
+PLOTS: Mapping[str, Callable[[Drawn], Scenario]] = {
+    plot.__name__: plot for plot in (put_back_under_a_commit, settled_late)
+}
+"""By their names, as themes name them."""
