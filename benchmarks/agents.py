@@ -1,4 +1,4 @@
-"""Agents: files that go from agent to agent, beside a plain copy of the same files over loopback."""
+"""Agents: files that go from agent to agent, in the clear and over TLS, beside a plain copy over loopback."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from epochlake.jobs.agent.agent_workers import AgentWorkers
 from epochlake.jobs.agent.asking import nodes_of, state_of
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.messages import Seen
+from epochlake.jobs.agent.running import tls_of
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.replicas.copying import file_copy
 from epochlake.jobs.replicas.files import DataFile, directory_of, new_file_id, path_of
@@ -33,7 +34,7 @@ from epochlake.metastore.storage import places
 from epochlake.placement.tokens import MIN_TOKEN, TOKEN
 
 from benchmarks.clusters import opened
-from benchmarks.harness import STORAGE, Result, ratio_at_least
+from benchmarks.harness import STORAGE, Result, Target, ratio_at_least
 
 FILES = 4
 GROUPS = 8
@@ -47,7 +48,7 @@ BUFFER = 1 << 20
 
 def streaming() -> list[Result]:
     """Four files of 134 MB from the volume of one node to that of another: by their agents, each file proved by its
-    digest and on the disk; and over a connection of loopback by the least that does as much.
+    digest and on the disk, in the clear and over TLS; and over a connection of loopback by the least that does as much.
     """
     with opened() as (cluster, directory):
         create_table(cluster, TABLE, [("id", "bigint", False), ("data", "binary", True)], ["id"], tablets=1)
@@ -60,12 +61,21 @@ def streaming() -> list[Result]:
         stored = Path(target.uri, directory_of(LABEL))
         copied = directory / "copied"
         copied.mkdir()
-        with _agents(cluster, directory) as addresses, _loopback() as port:
-            workers = AgentWorkers(addresses, HttpClient(), lambda: cluster.metadata)
-            copier = Copier(workers)
+        certificate = _certificate(directory)
+        # Two agents of each node, which do not know each other: those with TLS talk to nobody else.
+        with (
+            _agents(cluster, directory / "clear") as clear,
+            _agents(cluster, directory / "encrypted", certificate) as encrypted,
+            _loopback() as port,
+        ):
+            workers = {
+                "agents": AgentWorkers(clear, HttpClient(), lambda: cluster.metadata),
+                "encrypted": AgentWorkers(encrypted, _client(certificate), lambda: cluster.metadata),
+            }
+            copiers = {name: Copier(one) for name, one in workers.items()}
 
-            def by_agents() -> None:
-                arrived = copier.copy([file_copy(file, source, target) for file in files])
+            def by_agents(name: str) -> None:
+                arrived = copiers[name].copy([file_copy(file, source, target) for file in files])
                 assert not arrived.failed
 
             def by_hand() -> None:
@@ -84,25 +94,33 @@ def streaming() -> list[Result]:
 
                 return timed
 
-            taken: dict[str, list[float]] = {"agents": [], "hand": []}
-            works = {"agents": emptied(by_agents), "hand": emptied(by_hand)}
+            works = {name: emptied(partial(by_agents, name)) for name in copiers} | {"hand": emptied(by_hand)}
+            taken: dict[str, list[float]] = {name: [] for name in works}
             for turn in range(ROUNDS + 1):
                 for name in sorted(works, reverse=bool(turn % 2)):
                     seconds = works[name]()
                     if turn:
                         taken[name].append(seconds)
-            assert workers.by_itself == 0
-            assert workers.by_agents == FILES * (ROUNDS + 1)
+            for one in workers.values():
+                assert one.by_itself == 0
+                assert one.by_agents == FILES * (ROUNDS + 1)
     megabytes = sum(file.size for file in files) / 1e6
-    return [
-        Result(
-            f"agents stream {megabytes:.0f} MB in {FILES} files",
-            megabytes / statistics.median(taken["agents"]),
+
+    def beside(name: str, what: str, target: Target | None) -> Result:
+        return Result(
+            what,
+            megabytes / statistics.median(taken[name]),
             "MB/s",
             megabytes / statistics.median(taken["hand"]),
             "copied over loopback, hashed and synced",
-            ratio_at_least(0.8),
+            target,
         )
+
+    streamed = f"agents stream {megabytes:.0f} MB in {FILES} files"
+    return [
+        beside("agents", streamed, ratio_at_least(0.8)),
+        # The copy beside it is not encrypted, so it is no target.
+        beside("encrypted", f"{streamed}, over TLS", None),
     ]
 
 
@@ -166,14 +184,19 @@ def _loopback() -> Iterator[int]:
 
 
 @contextmanager
-def _agents(cluster: Cluster, directory: Path) -> Iterator[list[str]]:
-    """The agents of the first two nodes, which follow the log and know each other; where they are."""
+def _agents(cluster: Cluster, directory: Path, certificate: Path | None = None) -> Iterator[list[str]]:
+    """The agents of the first two nodes, which follow the log and know each other; where they are. With a certificate
+    they speak TLS.
+    """
+    directory.mkdir()
+    tls = [] if certificate is None else [f"--tls-{what}={path}" for what, path in _tls_files(certificate).items()]
+    client = _client(certificate)
     started: list[subprocess.Popen[bytes]] = []
     addresses: list[str] = []
     try:
         for name in ("n1", "n2"):
             words = ["--home", str(directory / f"home-{name}"), "--name", name, "--listen", "127.0.0.1:0"]
-            words += ["--root", cluster.configuration.root, *(("--seed", addresses[0]) if addresses else ())]
+            words += ["--root", cluster.configuration.root, *(("--seed", addresses[0]) if addresses else ()), *tls]
             command = [sys.executable, "-P", "-m", "epochlake.jobs.agent", *words]
             agent = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -181,7 +204,7 @@ def _agents(cluster: Cluster, directory: Path) -> Iterator[list[str]]:
             started.append(agent)
             assert agent.stdout is not None
             addresses.append(agent.stdout.readline().decode().strip().partition("listens on ")[2])
-        _wait_until(lambda: all(_is_ready(address, cluster.metadata.epoch) for address in addresses))
+        _wait_until(lambda: all(_is_ready(address, client, cluster.metadata.epoch) for address in addresses))
         yield addresses
     finally:
         for agent in started:
@@ -189,10 +212,31 @@ def _agents(cluster: Cluster, directory: Path) -> Iterator[list[str]]:
             agent.wait()
 
 
-def _is_ready(address: str, epoch: int) -> bool:
+def _certificate(directory: Path) -> Path:
+    """A certificate for 127.0.0.1 that is its own authority; its key lies beside it."""
+    made = directory / "agents.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-subj", "/CN=agents", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    command += ["-keyout", str(made.with_suffix(".key")), "-out", str(made)]
+    subprocess.run(command, check=True, capture_output=True)
+    return made
+
+
+def _tls_files(certificate: Path) -> dict[str, str]:
+    return {"certificate": str(certificate), "key": str(certificate.with_suffix(".key")), "authority": str(certificate)}
+
+
+def _client(certificate: Path | None) -> HttpClient:
+    if certificate is None:
+        return HttpClient()
+    _, asking = tls_of(**_tls_files(certificate))
+    return HttpClient(tls=asking)
+
+
+def _is_ready(address: str, client: HttpClient, epoch: int) -> bool:
     try:
-        alive = [node for node in nodes_of(address, HttpClient()) if node.seen is Seen.ALIVE]
-        return len(alive) == 2 and state_of(address, HttpClient()).log.epoch >= epoch
+        alive = [node for node in nodes_of(address, client) if node.seen is Seen.ALIVE]
+        return len(alive) == 2 and state_of(address, client).log.epoch >= epoch
     except AgentUnreachable:
         return False
 

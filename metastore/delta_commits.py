@@ -118,20 +118,38 @@ def prepare_commit(
     They mean nothing there: they become a commit by `put_prepared`, or are forgotten by `forget_prepared`. `files`: as
     `put_commit` has them. Raises StorageUnavailable.
     """
-    path = temporary_beside(require_local(commit_uri(table, 0)))
-    disk, data = storage.disk, encoded(operation, actions)
     named = [require_local(file) for file in files]
 
-    def prepare() -> None:
+    def prepare() -> str:
+        path = write_prepared(storage, table, operation, actions)
+        try:
+            storage.syncing.sync([path, *named], [os.path.dirname(one) for one in named])
+        except BaseException:
+            with suppress(OSError):
+                storage.disk.delete(path)
+            raise
+        return path
+
+    return storage.within_deadline("prepare a commit to", table, prepare)
+
+
+def write_prepared(storage: Storage, table: str, operation: str, actions: Sequence[Action]) -> str:
+    """`prepare_commit`, but for the sync: whoever calls it has the disk have these bytes, before they become a commit.
+
+    Raises StorageUnavailable.
+    """
+    path = temporary_beside(require_local(commit_uri(table, 0)))
+    disk, data = storage.disk, encoded(operation, actions)
+
+    def write() -> None:
         try:
             disk.write(path, data, new=True)
-            storage.syncing.sync([path, *named], [os.path.dirname(one) for one in named])
         except BaseException:
             with suppress(OSError):
                 disk.delete(path)
             raise
 
-    storage.within_deadline("prepare a commit to", table, prepare)
+    storage.within_deadline("prepare a commit to", table, write)
     return path
 
 

@@ -2,9 +2,10 @@
 
 Each agent is a process in a network namespace of its own (tests/support/namespaces.py). Twenty of them find each other
 while their seed is out of reach and some are killed; one founds. Rows are written on three nodes, and the others join
-by themselves, while agents are killed and cut off and files go from agent to agent. The network is split and healed. At
-last a cluster is begun by hand, first with a node that is cut off. After each part everything is in the state that the
-seeds of the design name, and nothing has joined by half. Without the rights of root it says so, and does nothing.
+by themselves, while agents are killed and cut off and files go from agent to agent. The agents merge the files of a
+table. The network is split and healed. At last a cluster is begun by hand, first with a node that is cut off. After
+each part everything is in the state that the seeds of the design name, and nothing has joined by half. Without the
+rights of root it says so, and does nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,12 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import epochlake
+from epochlake.jobs.agent.agent_workers import AgentWorkers
 from epochlake.jobs.agent.asking import AgentRefused, init, nodes_of, state_of
 from epochlake.jobs.agent.documents import AgentState
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.initialising import InitOrder
 from epochlake.jobs.agent.joining import Phase
 from epochlake.jobs.agent.messages import Seen
+from epochlake.jobs.upkeep.compacting import EVERYTHING
+from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.metastore.configuration import load
 from epochlake.metastore.log.delta import DeltaLog
@@ -42,7 +47,7 @@ from tests.support.zookeeper import Ensemble
 PORT = 7610
 TABLE = "net.events"
 ROWS = 3000
-SECONDS = 900.0
+SECONDS = 1800.0
 PERIOD = 0.5
 RACKS = ("r1", "r2", "r3")
 
@@ -187,6 +192,8 @@ class Story:
                 wait("the first agents are members", lambda: all_of([a.state() for a in first], lambda s: s.tag))
                 for number, agent in enumerate(rest):
                     join = ["--join", f"dc1/{RACKS[number % 3]}", "--volume", f"d1={agent.volume},{10**10}"]
+                    # As long as all of them together may take, on a machine with other work.
+                    join += ["--join-timeout", str(2 * SECONDS)]
                     agent.again(*self.words, *join)
                 for _ in range(len(rest)):
                     time.sleep(2 * self.chance.random())
@@ -212,6 +219,34 @@ class Story:
             finally:
                 coordinator.terminate()
                 coordinator.wait(120)
+
+    def merges(self) -> None:
+        """The agents merge what a table has too many files of; some are cut off or killed before and meanwhile."""
+        with epochlake.open_cluster(load(self.conf, environ={})) as cluster:
+            for _ in range(3):
+                for start in range(0, ROWS, 500):
+                    rows = [{"id": number, "note": f"note {number}"} for number in range(start, start + 500)]
+                    cluster.write(TABLE, rows, consistency="ALL")
+            workers = AgentWorkers([agent.address for agent in self.agents], HttpClient(), lambda: cluster.metadata)
+            others = self.chance.sample(self.agents[1:], len(self.agents) // 4)
+            for agent in others[::2]:
+                self.net.cut(agent.machine)
+            timers = [threading.Timer(5 * self.chance.random(), agent.again) for agent in others[1::2]]
+            for timer in timers:
+                timer.start()
+            done = compact(cluster, TABLE, policy=EVERYTHING, workers=workers)
+            for timer in timers:
+                timer.join()
+            self.net.heal()
+            print(
+                f"  {len(done.compacted)} ranges, {workers.by_agents} tasks by agents, {workers.by_itself} here",
+                flush=True,
+            )
+            require(done.complete and done.compacted, f"not all was compacted: {done.skipped}")
+            require(workers.by_agents, "no agent has done anything")
+            require(read(cluster) == [*range(ROWS)], "the rows are not those that were written")
+            report = verify_replicas(cluster.storage, cluster.catch_up(), cluster.ledger)
+            require(not report.violations and not report.unreachable, f"replicas: {report.violations}")
 
     def _joined_once(self, cluster: Any, states: Sequence[AgentState]) -> None:
         metadata = cluster.catch_up()
@@ -341,6 +376,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                         story.discovery()
                     with part("joins with kills and cuts, and files from agent to agent"):
                         story.joins()
+                    with part("merges by agents, with kills and cuts"):
+                        story.merges()
                     with part("a network that is split and healed"):
                         story.partition()
                     with part("init by hand"):

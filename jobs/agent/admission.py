@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from epochlake.jobs.administration import add_node
 from epochlake.jobs.agent.join_messages import JoinAnswer, JoinRequest, Outcome, features_missing
+from epochlake.jobs.agent.processes import tell_agent
 from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.errors import Rejected
@@ -70,14 +71,17 @@ def main(arguments: list[str] | None = None) -> int:
     for option in ("--conf", "--root"):
         parser.add_argument(option)
     given = parser.parse_args(arguments)
-    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=decodable(JoinRequest))
+    try:
+        asked = msgspec.json.decode(sys.stdin.buffer.read(), type=decodable(JoinRequest))
+    except msgspec.DecodeError:
+        return 1  # the agent was killed while it asked
     try:
         settings = configurations.load(Path(given.conf) if given.conf else None, root=given.root)
         with open_cluster(settings) as cluster:
             answer = admit(cluster, asked)
     except EpochlakeError as error:
         answer = JoinAnswer(asked.nonce, Outcome.PENDING, str(error))
-    print(msgspec.json.encode(answer).decode(), flush=True)
+    tell_agent(msgspec.json.encode(answer).decode())
     return 0
 
 

@@ -14,6 +14,9 @@ from epochlake.placement.decoding import decodable
 logger = logging.getLogger(__name__)
 
 ADMISSION_SECONDS = 120.0
+AT_ONCE = 2
+"""So many requests are decided at a time: each takes a process. The others wait, and are told so."""
+
 MOST_REMEMBERED = 100
 """Outcomes are in the log as well: who asks again later is told the same by another try."""
 
@@ -28,6 +31,7 @@ class Admitting:
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._ended: dict[str, JoinAnswer] = {}
         self._last_reason: dict[str, str] = {}
+        self._deciding = asyncio.Semaphore(AT_ONCE)
 
     def open_as(self, name: str) -> str | None:
         """The request id under which a node is being let in now."""
@@ -50,7 +54,8 @@ class Admitting:
 
     async def _admit(self, request: JoinRequest) -> None:
         try:
-            answer = await self._admission(request)
+            async with self._deciding:
+                answer = await self._admission(request)
         except Exception as error:
             answer = JoinAnswer(request.nonce, Outcome.PENDING, f"the member could not find out: {error!r}")
         finally:

@@ -21,11 +21,22 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from epochlake.jobs.agent.asking import AgentRefused, nodes_of
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
-from epochlake.jobs.agent.messages import PROTOCOL, Refusal, Seen, Tag
-from epochlake.jobs.agent.task_messages import MOST_TASKS, ReplicaPlace, Task, TaskAnswer, TaskKind, TaskOrder
+from epochlake.jobs.agent.messages import LARGEST, PROTOCOL, Refusal, Seen, Tag
+from epochlake.jobs.agent.task_messages import (
+    MOST_TASKS,
+    NO_RESULT,
+    MergeSource,
+    MergeWork,
+    ReplicaPlace,
+    Task,
+    TaskAnswer,
+    TaskKind,
+    TaskOrder,
+)
 from epochlake.jobs.agent.volumes import local_path
 from epochlake.jobs.replicas.copying import PartCopy, copy_data_file
 from epochlake.jobs.replicas.damage import ExpectedFile, check_bytes
+from epochlake.jobs.replicas.merging_near import RangeMerger, RangeToMerge, path_in
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.streaming import attempt
 from epochlake.jobs.workers.pace import Paced, divided
@@ -52,6 +63,9 @@ BEHIND_SECONDS = 20.0
 KNOWN_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 0.5
+MOST_BYTES = LARGEST // 2
+"""Of the tasks of one order, as they are sent."""
+
 BEHIND = frozenset({"behind", "blank"})
 """What an agent says that has not followed the log far enough."""
 
@@ -64,6 +78,10 @@ class AgentFailed(EpochlakeError):
     """An agent does not do what it was asked for: why, for a log. Nobody has to mend anything for it."""
 
 
+class MergesUnknown(AgentFailed):
+    """An agent does not understand what a merge is: it is of a release before. It does all else."""
+
+
 class _Agents:
     """Where agents of nodes are, by what any of some addresses says, and which of them have failed lately."""
 
@@ -74,17 +92,26 @@ class _Agents:
         self._known: dict[str, str] = {}
         self._looked: float | None = None
         self._failed: dict[str, tuple[float, float]] = {}
+        self._merge_nothing_until: dict[str, float] = {}
 
-    def now(self, wanted: Collection[str]) -> dict[str, str]:
+    def now(self, wanted: Collection[str], kind: TaskKind = TaskKind.COPY) -> dict[str, str]:
         """Node -> the address of its agent, of those that answer and have not failed lately. Some are `wanted`: where
-        one is not known, it is looked for again.
+        one is not known, it is looked for again. `kind`: of the tasks that they are to do.
         """
         with self._lock:
             now = time.monotonic()
             seconds = KNOWN_SECONDS if self._known.keys() >= {*wanted} else LOOK_SECONDS
             if self._looked is None or now - self._looked > seconds:
                 self._known, self._looked = self._look(), time.monotonic()
-            return {n: a for n, a in self._known.items() if self._failed.get(a, (0.0, 0.0))[0] <= now}
+            found = {n: a for n, a in self._known.items() if self._failed.get(a, (0.0, 0.0))[0] <= now}
+            if kind is TaskKind.MERGE:
+                found = {n: a for n, a in found.items() if self._merge_nothing_until.get(a, 0.0) <= now}
+            return found
+
+    def cannot_merge(self, address: str) -> None:
+        with self._lock:
+            self._merge_nothing_until[address] = time.monotonic() + LONGEST_SECONDS
+        logger.info("the agent at %s is of a release that merges nothing", address)
 
     def failed(self, address: str, why: str) -> None:
         with self._lock:
@@ -186,6 +213,8 @@ class AgentWorkers:
                         del left[number]
                         self._count(by_agents=1)
                         ended.put(_Ended(number, found))
+                except MergesUnknown:
+                    self._agents.cannot_merge(address)
                 except AgentFailed as error:
                     self._agents.failed(address, error.reason)
                 except BaseException as error:
@@ -220,7 +249,7 @@ class AgentWorkers:
         if kind is None:
             return {}, [*range(len(asked))]
         tasks = [_task(metadata, number, kind, item) for number, item in enumerate(asked)]
-        agents = self._agents.now({node for made in tasks if made is not None for node in _nodes(made)})
+        agents = self._agents.now({node for made in tasks if made is not None for node in _nodes(made)}, kind)
         orders: dict[tuple[str, str], list[Task]] = defaultdict(list)
         rest: list[int] = []
         for number, made in enumerate(tasks):
@@ -272,8 +301,8 @@ class _Order:
 
     def done(self, tasks: Sequence[Task], given_up: Event) -> Iterator[tuple[int, msgspec.Raw]]:
         """The results of what the agent has done, as they come; others are left out. Raises AgentFailed."""
-        for start in range(0, len(tasks), MOST_TASKS):
-            yield from self._one(tasks[start : start + MOST_TASKS], given_up)
+        for some in _orders(tasks):
+            yield from self._one(some, given_up)
 
     def _one(self, tasks: Sequence[Task], given_up: Event) -> Iterator[tuple[int, msgspec.Raw]]:
         like = msgspec.structs.replace(self._like, order_id=secrets.token_hex(16))
@@ -291,6 +320,8 @@ class _Order:
                     if answer.code in BEHIND and time.monotonic() < behind_until:
                         given_up.wait(AGAIN_SECONDS)
                         continue
+                    if answer.code == "malformed" and tasks[0].kind is TaskKind.MERGE:
+                        raise MergesUnknown(answer.reason)
                     if answer.code != "unknown-order" or not again:
                         raise AgentFailed(answer.reason)
                     # It was started again: what it has stored is there, and is not stored twice.
@@ -348,6 +379,8 @@ def _kind(task: Callable[[Any], Any]) -> TaskKind | None:
     inner = task.task if isinstance(task, Paced) else task
     if inner is check_bytes:
         return TaskKind.CHECK
+    if isinstance(inner, RangeMerger):
+        return TaskKind.MERGE
     copies = isinstance(inner, partial) and inner.func is attempt and inner.args == (copy_data_file,)
     return TaskKind.COPY if copies else None
 
@@ -365,11 +398,47 @@ def _task(metadata: ClusterMetadata, number: int, kind: TaskKind, item: Any) -> 
         if target is None:
             return None
         return Task(number, kind, _encoded(item.file), *item.file.window, target)
+    if kind is TaskKind.MERGE:
+        assert isinstance(item, RangeToMerge)
+        return _merge_task(metadata, number, item)
     assert isinstance(item, PartCopy)
     target, source = _place(metadata, item.target), _place(metadata, item.source)
     if target is None or source is None:
         return None
     return Task(number, kind, _encoded(item.file), item.part.low, item.part.high, target, source)
+
+
+def _merge_task(metadata: ClusterMetadata, number: int, item: RangeToMerge) -> Task | None:
+    """A merge as a task; None where its files are not all on one replica, or are too many for one order."""
+    target = None if item.home is None else _place(metadata, item.home)
+    if target is None:
+        return None
+    merge = item.merge
+    work = MergeWork(
+        table=_encoded(item.plan.table),
+        label=merge.label,
+        sources=tuple(MergeSource(path_in(one.uri), one.low, one.high, one.whole) for one in merge.sources),
+        purge_before=merge.purge_before,
+        expired_before=merge.expired_before,
+        target_file_bytes=item.plan.target_file_bytes,
+    )
+    made = Task(number, TaskKind.MERGE, NO_RESULT, merge.low, merge.high, target, merge=work)
+    return made if len(msgspec.json.encode(made)) <= MOST_BYTES else None
+
+
+def _orders(tasks: Sequence[Task]) -> Iterator[Sequence[Task]]:
+    """Tasks as orders that an agent takes, by their number and their bytes."""
+    some: list[Task] = []
+    size = 0
+    for task in tasks:
+        more = len(msgspec.json.encode(task))
+        if some and (len(some) == MOST_TASKS or size + more > MOST_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(task)
+        size += more
+    if some:
+        yield some
 
 
 def _encoded(file: Any) -> msgspec.Raw:

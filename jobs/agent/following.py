@@ -26,6 +26,7 @@ from epochlake.jobs.administration.features import announce_version
 from epochlake.jobs.agent.home import TAG, VIEW, Home, HomeDamaged, View, write_whole
 from epochlake.jobs.agent.log_copy import LineEnd, LogCopy
 from epochlake.jobs.agent.messages import LoggedNode, ReaderSeen, StreamSeen, Tag, VolumePlace
+from epochlake.jobs.agent.processes import tell_agent
 from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.jobs.views.change_streams import ReaderStatus, reachable_statuses
 from epochlake.jobs.views.status import zookeeper_runs
@@ -249,7 +250,7 @@ def main(arguments: list[str] | None = None) -> int:
                     _tell(msgspec.structs.replace(followed, streams=_streams(cluster)))
                     told, quiet_since = followed, time.monotonic()
                 else:
-                    _say("")
+                    tell_agent("")  # only that this process does not hang
                 if announces and followed.outcome is Outcome.FOLLOWED and not given.once:
                     # After the agent has been told: nothing that the log says waits for ZooKeeper.
                     announces = announced(home, cluster, given.name)
@@ -282,13 +283,7 @@ def _alone(home: Home) -> bool:
 
 
 def _tell(followed: Followed) -> None:
-    _say(msgspec.json.encode(followed).decode())
-
-
-def _say(line: str) -> None:
-    """A line for the agent; an empty one says only that this process does not hang."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    tell_agent(msgspec.json.encode(followed).decode())
 
 
 if __name__ == "__main__":

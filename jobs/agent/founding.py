@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from epochlake.jobs.agent.initialising import Began
 from epochlake.jobs.agent.messages import Tag
+from epochlake.jobs.agent.processes import tell_agent
 from epochlake.jobs.cluster import init_cluster, open_cluster
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.errors import CommitTimeout, ConfigurationError, Rejected
@@ -47,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--alone", action="store_true")
     given = parser.parse_args(arguments)
     began = found(given.conf, given.root, given.request_id, given.name, given.reason or "", alone=given.alone)
-    print(msgspec.json.encode(began).decode(), flush=True)
+    tell_agent(msgspec.json.encode(began).decode())
     return 0
 
 

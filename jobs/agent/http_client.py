@@ -44,7 +44,10 @@ class HttpClient:
                 return await self._ask(host, port, path, body, largest)
         except TimeoutError:
             raise AgentUnreachable(f"the agent at {address} did not answer within {timeout:g} s") from None
-        except (OSError, ConnectionError, ssl.SSLError, h11.ProtocolError) as error:
+        except h11.ProtocolError:
+            # In the words of the parser it would be about its own states.
+            raise AgentUnreachable(f"the agent at {address} cannot be asked: what comes is no answer in HTTP") from None
+        except (OSError, ssl.SSLError) as error:
             raise AgentUnreachable(f"the agent at {address} cannot be asked: {error or type(error).__name__}") from None
 
     async def _ask(self, host: str, port: int, path: str, body: bytes | None, largest: int) -> tuple[int, bytes]:
@@ -68,7 +71,10 @@ class HttpClient:
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:
-                connection.receive_data(await reader.read(64 * 1024))
+                received = await reader.read(64 * 1024)
+                if not received:
+                    raise ConnectionError("it closed the connection before its answer was there")
+                connection.receive_data(received)
             elif isinstance(event, h11.Response):
                 status = event.status_code
             elif isinstance(event, h11.Data):

@@ -27,6 +27,9 @@ SECONDS = 10.0
 SLOWEST = 64 * 1024
 """Bytes in a second that whoever is sent a long answer has to take at least, on average."""
 
+TLS = b"\x16\x03"
+"""How a connection begins that is meant for TLS."""
+
 TOLD_ALOUD = 100
 """So many refusals of a kind are logged as warnings; of those that follow each hundredth is."""
 
@@ -67,6 +70,10 @@ class Refused(Exception):
         super().__init__(reason)
         self.status = status
         self.refusal = Refusal(code, reason)
+
+
+class _Gone(Exception):
+    """Whoever asked has closed the connection, or lost it, before the request was there: nobody waits for an answer."""
 
 
 Answering = Callable[[Request], Awaitable[Response | Streamed]]
@@ -123,7 +130,7 @@ class HttpServer:
                 return
             async with asyncio.timeout(self._seconds):
                 await self._send(writer, response)
-        except (OSError, TimeoutError, ConnectionError):
+        except (OSError, TimeoutError, _Gone):
             self.refused["gone"] += 1
         except Refused as refused:  # in the middle of an answer: what is left of it is not sent
             self._note(refused, peer)
@@ -153,6 +160,8 @@ class HttpServer:
             return Response(refused.status, msgspec.json.encode(refused.refusal))
         except TimeoutError:
             return Response(504, msgspec.json.encode(Refusal("late", "the answer took too long")))
+        except _Gone:
+            raise
         except Exception:
             logger.exception("a request of %s failed", peer)
             return Response(500, msgspec.json.encode(Refusal("failed", "the agent failed; its own log says why")))
@@ -161,16 +170,18 @@ class HttpServer:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=LARGEST_HEAD)
         head: h11.Request | None = None
         body = bytearray()
+        begins = True
         while True:
             try:
                 event = connection.next_event()
             except h11.RemoteProtocolError as error:
-                raise Refused(error.error_status_hint or 400, "malformed", f"this is no request: {error}") from None
+                raise _not_understood(error.error_status_hint) from None
             if event is h11.NEED_DATA:
-                received = await reader.read(64 * 1024)
+                received = await _received(reader)
+                if begins and received.startswith(TLS):
+                    raise Refused(400, "malformed", "it speaks TLS, which this agent was not started with")
+                begins = False
                 connection.receive_data(received)
-                if not received and head is None:
-                    raise ConnectionError("closed before a request")
             elif isinstance(event, h11.Request):
                 head = event
                 self._look_at(event)
@@ -181,13 +192,15 @@ class HttpServer:
             elif isinstance(event, h11.EndOfMessage):
                 break
             else:
-                raise ConnectionError("closed within a request")
+                raise _Gone
         assert head is not None
         path, query = _parts(head)
         return Request(head.method.decode(), path, dict(parse_qsl(query)), bytes(body), peer)
 
     def _look_at(self, head: h11.Request) -> None:
         """Refuse by the head alone what need not be read: who has no token is not listened to."""
+        if len(head.target) + sum(len(name) + len(value) for name, value in head.headers) > LARGEST_HEAD:
+            raise _not_understood(431)
         headers = {name.decode().lower(): value.decode("latin-1") for name, value in head.headers}
         path, _ = _parts(head)
         if self._token is not None and path not in self._open_to_all:
@@ -243,6 +256,23 @@ def _parts(head: h11.Request) -> tuple[str, str]:
     """Path and query of a target. Raises Refused."""
     try:
         parts = urlsplit(head.target.decode("ascii", "replace"))
-    except ValueError as error:
-        raise Refused(400, "malformed", f"this is no target: {error}") from None
+    except ValueError:
+        raise Refused(400, "malformed", "what is asked for is no path") from None
     return parts.path, parts.query
+
+
+async def _received(reader: asyncio.StreamReader) -> bytes:
+    """More bytes of a request. Raises _Gone when no more come."""
+    try:
+        received = await reader.read(64 * 1024)
+    except OSError as error:
+        raise _Gone from error
+    if not received:
+        raise _Gone
+    return received
+
+
+def _not_understood(hint: int) -> Refused:
+    """The refusal of what is not HTTP, in words of ours: those of the parser repeat what somebody has sent."""
+    said = {431: f"a head has at most {LARGEST_HEAD:,} bytes", 501: "this encoding of a body is not understood"}
+    return Refused(hint or 400, "malformed", said.get(hint, "this is no request of HTTP/1.1"))

@@ -83,6 +83,9 @@ class Joining:
         self._seconds = seconds
         self._period = period
         self._turn = 0
+        self._asks_log = ""
+        """The member that is asking the log, and is asked again for what came of it."""
+        self._admit_nobody: set[str] = set()
 
     async def run(self) -> None:
         """Ask one member after the other until there is an outcome."""
@@ -114,8 +117,7 @@ class Joining:
         if not members:
             self.state = msgspec.structs.replace(self.state, reason="no member of a cluster is known yet")
             return
-        address = members[self._turn % len(members)]
-        self._turn += 1
+        address = self._next(members)
         if not self.state.asked:
             # Written before it is sent: after a kill it is known that the log may have the node.
             await self._keep(msgspec.structs.replace(self.state, asked=True))
@@ -149,9 +151,25 @@ class Joining:
         elif answer.outcome is Outcome.REJECTED:
             await self._end(Phase.REJECTED, answer.reason)
         else:
+            # One that could not find out says why, and then another one is asked.
+            self._asks_log = "" if answer.reason else address
             self._waits(answer.reason or f"the agent at {address} is asking the log")
 
+    def _next(self, members: tuple[str, ...]) -> str:
+        """Whom to ask now: who has begun to find out, then one after the other of those that may let nodes in."""
+        address, self._asks_log = self._asks_log, ""
+        if address in members:
+            return address
+        admitting = [member for member in members if member not in self._admit_nobody]
+        if not admitting:
+            self._admit_nobody.clear()  # they may have been started otherwise meanwhile
+        asked = admitting or members
+        self._turn += 1
+        return asked[(self._turn - 1) % len(asked)]
+
     async def _refused(self, address: str, why: Refusal) -> None:
+        if why.code == "admits-nobody":
+            self._admit_nobody.add(address)
         if why.code in WAIT_ON:
             self._waits(f"the agent at {address}: {why.reason}")
         else:

@@ -12,6 +12,7 @@ import msgspec
 from epochlake.jobs.agent.home import Home
 from epochlake.jobs.agent.looking import Look
 from epochlake.jobs.agent.messages import StreamSeen
+from epochlake.jobs.agent.processes import ended
 from epochlake.jobs.agent.volumes import local_path
 from epochlake.placement.decoding import decodable
 
@@ -68,7 +69,7 @@ class LogFollower:
                     await self._follow()
                 await asyncio.sleep(1.0)
         finally:
-            self._end()
+            await self._end()
 
     def _due(self) -> bool:
         now = time.monotonic()
@@ -112,7 +113,7 @@ class LogFollower:
         except (ValueError, msgspec.MsgspecError) as error:
             self._tell(Told("failed", f"the follower said what cannot be understood: {error}"))
         finally:
-            self._end()
+            await self._end()
 
     def _tell(self, told: Told) -> None:
         if told.outcome != self.told.outcome:
@@ -125,10 +126,10 @@ class LogFollower:
             self.told_at = time.monotonic()
         self.news.set()
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         """Kill the process if it lives. It holds nothing that a kill harms."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+        if self._process is not None:
+            await ended(self._process)
 
 
 def _fingerprint(root: str) -> tuple[int, int]:

@@ -3,7 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
 import sys
+from contextlib import suppress
+
+logger = logging.getLogger(__name__)
+
+ENDED_SECONDS = 5.0
+"""How long a process that was killed is waited for: one that hangs in a mount ends when that does."""
+
+
+def tell_agent(line: str) -> None:
+    """Say a line to the agent that has started this process. Where it is gone this process ends: nobody listens."""
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(0)
 
 
 def configured(conf: str | None, root: str | None) -> list[str]:
@@ -22,5 +40,20 @@ async def said_by(module: str, words: list[str], seconds: float, body: bytes | N
         said, _ = await asyncio.wait_for(process.communicate(body), seconds)
         return said
     finally:
-        if process.returncode is None:
-            process.kill()
+        await ended(process)
+
+
+async def ended(process: asyncio.subprocess.Process) -> None:
+    """Kill a process if it lives, and wait until it is gone.
+
+    `Popen.kill`, and the end of an event loop, ask first whether the process lives, and reap one that has just ended
+    behind the back of asyncio, which then tells in the log of a child that it does not know.
+    """
+    if process.returncode is not None:
+        return
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
+    try:
+        await asyncio.wait_for(process.wait(), ENDED_SECONDS)
+    except TimeoutError:
+        logger.warning("process %d was killed and is not gone yet", process.pid)

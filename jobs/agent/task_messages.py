@@ -17,6 +17,8 @@ MOST_TASKS = 64
 """Of one order."""
 
 LONGEST_NAME = 255
+MIN_TOKEN, MAX_TOKEN = -(2**63), 2**63 - 1
+"""As in placement/tokens.py, which loads more than an agent is to."""
 
 _DATA_FILE = re.compile(r"_tablet=[0-9a-f]+-[0-9a-f]+/[A-Za-z0-9][\w.-]*\.parquet\Z", re.ASCII)
 _OF_REPLICA = re.compile(r"[^/\x00-\x1f\x7f]+/[\w-]+/(?P<file>[^/]+/[^/]+)\Z", re.ASCII)
@@ -30,6 +32,8 @@ class TaskKind(StrEnum):
     """Bring a data file, or the piece of it that is wanted, to a replica on this node, where nothing names it yet."""
     CHECK = "check"
     """Read every byte of a data file on this node."""
+    MERGE = "merge"
+    """Put data files of a replica on this node together, as files beside them that nothing names yet."""
 
 
 class ReplicaPlace(msgspec.Struct, frozen=True):
@@ -42,8 +46,30 @@ class ReplicaPlace(msgspec.Struct, frozen=True):
     table_id: str
 
 
+class MergeSource(msgspec.Struct, frozen=True):
+    """Rows that take part in a merge: those of a file of the target from token `low` to `high`, or the `whole` file."""
+
+    path: str
+    low: int
+    high: int
+    whole: bool
+
+
+class MergeWork(msgspec.Struct, frozen=True):
+    """What is put together and how: as `RangeMerge` says it (replicas/merging.py). `table`: the table as JSON."""
+
+    table: msgspec.Raw
+    label: str
+    sources: tuple[MergeSource, ...]
+    purge_before: int
+    expired_before: dict[str, int]
+    target_file_bytes: int
+
+
 class Task(msgspec.Struct, frozen=True):
-    """One task for the agent of the target's node. `file`: the data file as JSON; `low`, `high`: the tokens wanted."""
+    """One task for the agent of the target's node. `file`: the data file as JSON, `low`, `high`: the tokens wanted; of
+    a merge the tokens of its range, and `merge` says the rest.
+    """
 
     number: int
     kind: TaskKind
@@ -52,6 +78,7 @@ class Task(msgspec.Struct, frozen=True):
     high: int
     target: ReplicaPlace
     source: ReplicaPlace | None = None
+    merge: MergeWork | None = None
 
 
 class NamedFile(msgspec.Struct, frozen=True):
@@ -139,6 +166,7 @@ class Work(msgspec.Struct, frozen=True):
     source: ResolvedPlace | None
     pace: str
     bytes_per_second: float
+    merge: MergeWork | None = None
 
 
 class ToProcess(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -175,6 +203,12 @@ def malformed(order: TaskOrder) -> Refusal | None:
     for task in order.tasks:
         if not all(_is_safe(place) for place in (task.target, task.source) if place is not None):
             return Refusal("malformed", "a replica table is named by names, not by paths")
+        if (task.merge is not None) != (task.kind is TaskKind.MERGE):
+            return Refusal("malformed", f"{task.kind} is not of this shape")
+        if task.merge is not None:
+            if task.source is not None or not _can_be_merged(task, task.merge):
+                return Refusal("malformed", "a merge is of data files of its own replica, within one range of tokens")
+            continue
         try:
             file = msgspec.json.decode(task.file, type=decodable(NamedFile))
         except (msgspec.MsgspecError, RecursionError):
@@ -184,6 +218,19 @@ def malformed(order: TaskOrder) -> Refusal | None:
         if (task.source is None) != (task.kind is TaskKind.CHECK):
             return Refusal("malformed", f"{task.kind} is not of this shape")
     return None
+
+
+def _can_be_merged(task: Task, merge: MergeWork) -> bool:
+    bounds = [merge.purge_before, *merge.expired_before.values()]
+    spans = [(task.low, task.high), *((source.low, source.high) for source in merge.sources)]
+    return (
+        len(merge.sources) > 0
+        and all(is_data_file(source.path) for source in merge.sources)
+        and 0 < len(merge.label) <= LONGEST_NAME
+        and 0 < merge.target_file_bytes <= MAX_TOKEN
+        and all(MIN_TOKEN <= bound <= MAX_TOKEN for bound in bounds)
+        and all(MIN_TOKEN <= low <= high <= MAX_TOKEN for low, high in spans)
+    )
 
 
 def is_data_file(path: str) -> bool:

@@ -13,11 +13,13 @@ import logging
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO
 
 import msgspec
+from epochlake.jobs.agent.merging import Merging
 from epochlake.jobs.agent.remote_files import Asker, RemoteStorage, StagingStorage, fetch
 from epochlake.jobs.agent.running import tls_of, token_of
 from epochlake.jobs.agent.task_messages import NO_RESULT, FromProcess, ResolvedPlace, TaskKind, ToProcess, Work
@@ -54,6 +56,7 @@ class Tasks:
     def __init__(self, storage: Storage, asker: Asker, says: BinaryIO) -> None:
         self._storage = storage
         self._staging = StagingStorage(storage.settings)
+        self._merging = Merging(storage.settings)
         self._asker = asker
         self._says = says
         self._lock = threading.Lock()
@@ -104,6 +107,10 @@ class Tasks:
                     raise Abandoned
 
         moved(0)
+        if work.merge is not None:
+            target = self._address(work.target, self._storage)
+            require_replica(target)
+            return self._merging.done(work, work.merge, target, partial(moved, 0))
         file = msgspec.json.decode(work.file, type=decodable(DataFile))
         part = FilePart(file, work.low, work.high)
         target = self._address(work.target, self._storage)
@@ -161,8 +168,11 @@ class Tasks:
         with self._lock:
             self._signs += key is not None
             line = msgspec.json.encode(FromProcess(self._signs, self._received, key, result, why[:2000]))
-            self._says.write(line + b"\n")
-            self._says.flush()
+            try:
+                self._says.write(line + b"\n")
+                self._says.flush()
+            except BrokenPipeError:
+                os._exit(0)  # its agent is gone
 
 
 def main(arguments: list[str] | None = None) -> int:

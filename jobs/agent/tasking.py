@@ -15,6 +15,7 @@ import time
 from collections import Counter
 
 import msgspec
+from epochlake.jobs.agent.processes import ended
 from epochlake.jobs.agent.task_messages import (
     FromProcess,
     ResolvedPlace,
@@ -132,6 +133,7 @@ class Tasking:
                     source=one.source,
                     pace=order.pace,
                     bytes_per_second=order.bytes_per_second,
+                    merge=task.merge,
                 )
             )
         if works:
@@ -174,9 +176,9 @@ class Tasking:
                 if self._works:
                     self._idle_since = time.monotonic()
                 elif self._process is not None and time.monotonic() - self._idle_since > self._idle_seconds:
-                    self._end()
+                    await self._end()
         finally:
-            self._end()
+            await self._end()
 
     def _give_up_forgotten(self) -> None:
         now = time.monotonic()
@@ -234,12 +236,11 @@ class Tasking:
             why = f"the process that does tasks said what cannot be understood: {error}"
             logger.warning("%s", why)
         finally:
-            if process.returncode is None:
-                process.kill()
             if self._process is process:
                 self._process = None
                 self._received_before, self._received = self._received_before + self._received, 0
                 self._none_done(why)
+            await ended(process)
 
     def _heard(self, said: FromProcess) -> None:
         self._received = said.received
@@ -250,10 +251,12 @@ class Tasking:
             return
         order, number = self._works.pop(said.key, (None, 0))
         self._counts["undone" if said.why else "done"] += 1
+        if order is None:
+            logger.info("a task has ended whose order was given up before: %s", said.why or "done")
+            return
         if said.why:
             logger.warning("a task was not done: %s", said.why)
-        if order is not None:
-            order.ended(number, TaskResult(number, said.result, said.why))
+        order.ended(number, TaskResult(number, said.result, said.why))
 
     def _none_done(self, why: str) -> None:
         """Nothing of what is open will be done."""
@@ -262,9 +265,9 @@ class Tasking:
         for order, number in works.values():
             order.ended(number, TaskResult(number, why=why))
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         """Let the process end. What it has stored is whole, and what it has not is nothing."""
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
+        if process is not None:
             self._received_before, self._received = self._received_before + self._received, 0
-            process.kill()
+            await ended(process)

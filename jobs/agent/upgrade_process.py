@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 from epochlake.jobs.administration.take_over import take_over
+from epochlake.jobs.agent.processes import tell_agent
 from epochlake.jobs.agent.upgrading import UpgradeSaid
 from epochlake.jobs.cluster import open_cluster
 from epochlake.metastore import configuration as configurations
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
             state = cluster.catch_up().upgrade.state.value
     except EpochlakeError as error:
         reason = reason or str(error)
-    print(msgspec.json.encode(UpgradeSaid(state, False, reason)).decode(), flush=True)
+    tell_agent(msgspec.json.encode(UpgradeSaid(state, False, reason)).decode())
     return 0
 
 

@@ -20,10 +20,11 @@ from epochlake.jobs.datasource.given_schema import Given
 from epochlake.jobs.datasource.options import ReadOptions
 from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.gate.change_before import BEFORE, RowsBefore, require_replaced_rows, with_before, with_keys
-from epochlake.jobs.gate.change_streaming import OpenStream, open_stream, require_same, written_at
+from epochlake.jobs.gate.change_parts import StreamPart, part_of, require_finished
+from epochlake.jobs.gate.change_streaming import OpenStream, end_of_part, open_stream, require_same, written_at
 from epochlake.jobs.gate.moments import moment_of
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
-from epochlake.jobs.replicas.change_readers import Reader, Readers
+from epochlake.jobs.replicas.change_readers import Reader, Readers, require_same_part
 from epochlake.jobs.replicas.change_reading import (
     CHANGE,
     CHANGE_SCHEMA,
@@ -100,7 +101,17 @@ class _Changes:
                 hint="Leave .schema(…) out: the table says its own; cast after loading",
             )
 
-    def _tasks(self, storage: Storage, stream: OpenStream, after: int, up_to: int) -> list[InputPartition]:
+    def _part(self, stream: OpenStream, metadata: ClusterMetadata) -> StreamPart | None:
+        """The stream of a generation that is asked for; None: all changes. Raises as `part_of`."""
+        asked, table = self._options, stream.table
+        if asked.generation is None:
+            return None
+        kept = metadata.change_streams.by_table[table.table_id]
+        return part_of(stream.index, kept, table.full_name, asked.generation, asked.stream)
+
+    def _tasks(
+        self, storage: Storage, stream: OpenStream, after: int, up_to: int, part: StreamPart | None
+    ) -> list[InputPartition]:
         if after < stream.first:
             raise gone(stream.index)
         if up_to > stream.index.tail().position:
@@ -108,8 +119,9 @@ class _Changes:
         for column in stream.table.columns:
             self._given.require_type(stream.table.full_name, column.name, column.type)
         if self._options.before:
-            return self._tasks_by_token(storage, stream, after, up_to)
-        wanted = Wanted(stream.table, question(stream.table, self._names).asked.schema)
+            return self._tasks_by_token(storage, stream, after, up_to, part)
+        within = None if part is None else [part.within]
+        wanted = Wanted(stream.table, question(stream.table, self._names).asked.schema, within)
         tasks: list[InputPartition] = []
         begins, rows = after, 0
         for entry in stream.index.entries(after, up_to):
@@ -121,7 +133,9 @@ class _Changes:
             tasks.append(WritesOf(storage, stream.index.uri, wanted, begins, up_to))
         return tasks
 
-    def _tasks_by_token(self, storage: Storage, stream: OpenStream, after: int, up_to: int) -> list[InputPartition]:
+    def _tasks_by_token(
+        self, storage: Storage, stream: OpenStream, after: int, up_to: int, part: StreamPart | None
+    ) -> list[InputPartition]:
         """A task for each part of the tokens: what it has to remember grows with all that is kept."""
         require_replaced_rows(stream.table)
         if not any(True for _ in stream.index.entries(after, up_to)):
@@ -129,8 +143,10 @@ class _Changes:
         schema = question(stream.table, with_keys(stream.table, self._names)).asked.schema
         rows = sum(entry.rows for entry in stream.index.entries(stream.index.floor(), up_to))
         return [
-            WritesOf(storage, stream.index.uri, Wanted(stream.table, schema, [part]), after, up_to, columns=self._names)
-            for part in parts_of_the_tokens(min(-(-rows // TASK_ROWS), MOST_PARTS))
+            WritesOf(storage, stream.index.uri, Wanted(stream.table, schema, [some]), after, up_to, columns=self._names)
+            for some in parts_of_the_tokens(
+                min(-(-rows // TASK_ROWS), MOST_PARTS), *([] if part is None else [part.within])
+            )
         ]
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -168,20 +184,26 @@ class _Changes:
                     yield with_before(batch, before.of(entry, batch), schema)
 
 
-def parts_of_the_tokens(count: int) -> list[Interval]:
-    """All tokens, in so many intervals of about the same size, ascending."""
-    begins = [MIN_TOKEN + (MAX_TOKEN - MIN_TOKEN + 1) * number // count for number in range(count)]
-    return [(low, high - 1) for low, high in zip(begins, [*begins[1:], MAX_TOKEN + 1], strict=True)]
+def parts_of_the_tokens(count: int, of: Interval = (MIN_TOKEN, MAX_TOKEN)) -> list[Interval]:
+    """The tokens of an interval, in so many of about the same size, ascending."""
+    first, end = of[0], of[1] + 1
+    count = min(count, end - first)
+    begins = [first + (end - first) * number // count for number in range(count)]
+    return [(low, high - 1) for low, high in zip(begins, [*begins[1:], end], strict=True)]
 
 
 class ChangeReader(_Changes, DataSourceReader):
-    """The changes after the option `after` (the oldest that is kept), up to the option `upTo` (the newest)."""
+    """The changes after the option `after` (the oldest that is kept), up to the option `upTo` (the newest); of one
+    stream of a generation not beyond its end.
+    """
 
     def partitions(self) -> Sequence[InputPartition]:
         """Tasks of whole writes; none where there is no change."""
         options = self._options
         with as_spark_says(), options.open() as cluster:
-            stream = open_stream(cluster, cluster.catch_up(), options.table)
+            metadata = cluster.catch_up()
+            stream = open_stream(cluster, metadata, options.table)
+            part = self._part(stream, metadata)
             after = stream.first if options.after is None else options.after
             tail = stream.index.tail().position
             up_to = tail if options.up_to is None else options.up_to
@@ -189,7 +211,12 @@ class ChangeReader(_Changes, DataSourceReader):
                 raise InvalidRequest(
                     f"the changes after position {after} up to {up_to} cannot be read", hint=f"They end at {tail}"
                 )
-            return self._tasks(cluster.storage, stream, after, up_to)
+            if part is not None:
+                over = end_of_part(cluster, stream, part, up_to)
+                after, up_to = max(after, part.first), up_to if over is None else min(up_to, over)
+                if up_to <= after:
+                    return []
+            return self._tasks(cluster.storage, stream, after, up_to, part)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of a task, in their order."""
@@ -197,25 +224,38 @@ class ChangeReader(_Changes, DataSourceReader):
 
 
 class ChangeStreamReader(_Changes, DataSourceStreamReader):
-    """Offsets are positions, with what tells the index from one that was restored from a backup."""
+    """Offsets are positions, with what tells the index from one that was restored from a backup, and the stream of a
+    generation from others. Where the generation has ended, nothing comes any more.
+    """
 
     def initialOffset(self) -> dict[str, Any]:
         """Before the first change that is asked for."""
         with as_spark_says(), self._options.open() as cluster:
-            stream = open_stream(cluster, cluster.catch_up(), self._options.table)
+            metadata = cluster.catch_up()
+            stream = open_stream(cluster, metadata, self._options.table)
+            part = self._part(stream, metadata)
+            self._require_reader_of(cluster, stream, part)
             after, tail = self._options.after, stream.index.tail().position
             if after is not None and after > tail:
                 raise InvalidRequest(
                     f"the changes of {self._options.table} after position {after} cannot be read",
                     hint=f"They end at {tail}",
                 )
-            return _offset(stream, stream.first if after is None else after)
+            first = stream.first if after is None else after
+            return self._offset(stream, first if part is None else max(first, part.first))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The newest position."""
+        """The newest position; of a generation that has ended its end."""
         with as_spark_says(), self._options.open() as cluster:
-            stream = open_stream(cluster, cluster.catch_up(), self._options.table)
-            return _offset(stream, stream.index.tail().position)
+            metadata = cluster.catch_up()
+            stream = open_stream(cluster, metadata, self._options.table)
+            self._require_same_part(start)
+            newest = stream.index.tail().position
+            part = self._part(stream, metadata)
+            if part is not None:
+                over = end_of_part(cluster, stream, part, newest)
+                newest = max(start["position"], newest if over is None else min(newest, over))
+            return self._offset(stream, newest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks of whole writes."""
@@ -223,6 +263,7 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
             metadata = cluster.catch_up()
             stream = open_stream(cluster, metadata, self._options.table)
             for offset in (start, end):
+                self._require_same_part(offset)
                 if offset["stream"] != stream.stream_id:
                     _require_no_other_name(metadata, self._options.table, offset["stream"])
                     raise ChangesGone(
@@ -231,7 +272,8 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
                         stream.index.tail().position,
                     )
                 require_same(stream.index, Reader("of Spark", offset["position"], offset["write"], 0))
-            return self._tasks(cluster.storage, stream, start["position"], end["position"])
+            part = self._part(stream, metadata)
+            return self._tasks(cluster.storage, stream, start["position"], end["position"], part)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of a task, in their order."""
@@ -242,7 +284,39 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
         if self._options.reader is not None:
             with as_spark_says(), self._options.open() as cluster:
                 stream = open_stream(cluster, cluster.catch_up(), self._options.table)
-                Readers(cluster.storage, stream.index).tell(self._options.reader, end["position"])
+                Readers(cluster.storage, stream.index).tell(self._options.reader, end["position"], self._key)
+
+    @property
+    def _key(self) -> tuple[int, int] | None:
+        asked = self._options
+        return None if asked.generation is None or asked.stream is None else (asked.generation, asked.stream)
+
+    def _offset(self, stream: OpenStream, position: int) -> dict[str, Any]:
+        found = {"position": position, "stream": stream.stream_id, "write": written_at(stream.index, position)}
+        return found if self._key is None else {**found, "part": [*self._key]}
+
+    def _require_same_part(self, offset: dict[str, Any]) -> None:
+        """Raises InvalidRequest for a checkpoint of another stream: its positions are no places in this one."""
+        told, asked = offset.get("part"), None if self._key is None else [*self._key]
+        if told != asked:
+            raise InvalidRequest(
+                f"this checkpoint is of the changes of {self._options.table} {_named(told)}, and what is asked for is "
+                f"those {_named(asked)}",
+                hint="Give each stream, and each generation, a checkpoint of its own",
+            )
+
+    def _require_reader_of(self, cluster: Cluster, stream: OpenStream, part: StreamPart | None) -> None:
+        """That what is kept for the option `reader` is of this stream, where it begins."""
+        readers = Readers(cluster.storage, stream.index)
+        known = None if self._options.reader is None else readers.of(self._options.reader)
+        if known is not None and self._options.after is None:
+            require_same_part(known, self._key)
+            if part is not None:
+                require_finished(known, part)
+
+
+def _named(part: list[int] | None) -> str:
+    return "in all streams" if part is None else f"in stream {part[1]} of generation {part[0]}"
 
 
 def _require_no_other_name(metadata: ClusterMetadata, table: str, stream_id: str) -> None:
@@ -254,7 +328,3 @@ def _require_no_other_name(metadata: ClusterMetadata, table: str, stream_id: str
             f"the stream of changes of {table} that was read is that of {of} by now",
             hint=f"Its keyspace was renamed: go on with the same checkpoint, and read {of}",
         )
-
-
-def _offset(stream: OpenStream, position: int) -> dict[str, Any]:
-    return {"position": position, "stream": stream.stream_id, "write": written_at(stream.index, position)}

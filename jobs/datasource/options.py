@@ -14,7 +14,7 @@ from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest, words_of
 from epochlake.placement.near_names import nearest
 
-OF_CHANGES = ("after", "upTo", "reader", "before")
+OF_CHANGES = ("after", "upTo", "reader", "before", "generation", "stream")
 """Options of a read whose option `changes` is true."""
 
 READ = (
@@ -67,6 +67,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     up_to: int | None = None
     reader: str | None = None
     before: bool = False
+    generation: int | None = None
+    stream: int | None = None
 
     @property
     def metadata_table(self) -> str | None:
@@ -189,6 +191,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         _position("upTo", options.get("upto")),
         options.get("reader"),
         _is_true("before", options.get("before", "false")),
+        _part("generation", options.get("generation"), first=1),
+        _part("stream", options.get("stream"), first=0),
     )
     if read.as_of is not None:
         micros_of(read.as_of)
@@ -196,6 +200,12 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     if of_changes and not read.changes:
         raise InvalidRequest(
             f"the option {of_changes[0]!r} is for changes", hint='Give option("changes", True) as well'
+        )
+    if (read.generation is None) != (read.stream is None):
+        one, lacks = ("generation", "stream") if read.stream is None else ("stream", "generation")
+        raise InvalidRequest(
+            f"the option {one!r} was given without the option {lacks!r}: a stream is one of a generation",
+            hint=f"Give both; `epochlake changes generations {table}` lists them",
         )
     unfit = [name for name in _ROWS_ONLY if name.lower() in options and name != "columns"]
     if read.changes and (unfit or read.metadata_table is not None):
@@ -252,6 +262,18 @@ def _position(name: str, text: str | None) -> int | None:
     if position is None:
         raise InvalidRequest(f"the option {name!r} is {text!r}, which is no position", hint="Give a whole number")
     return position
+
+
+def _part(name: str, text: str | None, first: int) -> int | None:
+    if text is None:
+        return None
+    number = _whole(text)
+    if number is None or number < first:
+        raise InvalidRequest(
+            f"the option {name!r} is {text!r}, which is no number of a {name}",
+            hint=f"Give a whole number; the first {name} is {first}",
+        )
+    return number
 
 
 def _epoch(name: str, text: str | None, first: int = 1) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from epochlake.jobs.replicas.change_index import ChangeIndex
-from epochlake.jobs.replicas.change_readers import Reader
+from epochlake.jobs.replicas.change_readers import Part, Reader
 from epochlake.jobs.replicas.change_reading import gone
 from epochlake.metastore.errors import WaitTimeout
 from epochlake.metastore.metadata.components.change_streams import ChangeStream
@@ -20,6 +20,11 @@ class StreamPart(msgspec.Struct, frozen=True):
     within: Interval
     first: int
 
+    @property
+    def key(self) -> Part:
+        """What tells it from other streams."""
+        return self.generation, self.stream
+
 
 def part_of(
     index: ChangeIndex, kept: ChangeStream, name: str, generation: int | None, stream: int | None
@@ -34,6 +39,9 @@ def part_of(
         raise InvalidRequest(
             f"changes of {name} are read by a generation and a stream of it, and one of them was not given", hint=hint
         )
+    for what, given in (("generation", generation), ("stream", stream)):
+        if type(given) is not int:
+            raise InvalidRequest(f"{given!r} is no {what} of the changes of {name}: each is a whole number", hint=hint)
     known = {one.number: one for one in kept.known_generations}
     if known and 0 < generation < min(known):
         raise gone(index)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from epochlake.jobs.replicas.change_index import ChangeIndex, ReadyEntry, TooEarly, forget_ready
+from epochlake.jobs.replicas.change_index import ChangeIndex, TooEarly, forget_ready
 from epochlake.jobs.replicas.change_intents import Intents, PutIntent, new_intent
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.metastore import threads
@@ -61,11 +61,13 @@ class Recording:
         self._put = put
         self._already = already
         self._now: PutIntent | None = None
-        self._ready: ReadyEntry | None = None
+        self._ready = None if put is None else put.ready
 
-    def is_awaited(self, metadata: ClusterMetadata) -> bool:
-        """Whether there is a stream to record the write in, as far as is known before it lands."""
-        return metadata.change_streams.get(self._table.table_id) is not None
+    def has_work_beside(self, metadata: ClusterMetadata) -> bool:
+        """Whether there is a stream to record the write in, as far as is known before it lands, and its entry was not
+        made ready while it was staged.
+        """
+        return self._ready is None and metadata.change_streams.get(self._table.table_id) is not None
 
     def beside_landing(self, metadata: ClusterMetadata) -> None:
         """Make the entry ready while replicas commit: then nothing but its name is waited for. Never raises.
@@ -94,7 +96,7 @@ class Recording:
         index = self._cluster.change_indexes.of(stream)
         if self._put is None or self._put.index.uri != index.uri:
             self._put = self._put_anew(metadata, index)
-        elif self._now is None:
+        elif self._now is None and not self._put.is_whole:
             # It was put before: while its rows were staged, or by a try that died.
             Intents(self._cluster.storage, index).complete(metadata, self._table, self._put.intent)
         self._now = self._put
@@ -108,13 +110,14 @@ class Recording:
         try:
             self.before_round(metadata)
             if self._now is None:
+                self._forget_ready()
                 return
             try:
-                self._append(self._now, epoch, self._ready)
+                self._append(self._now, epoch)
             except failures.MissingFile:
                 # Its copies went while this process was paused: it was taken for one that lands no more.
                 Intents(self._cluster.storage, self._now.index).put(metadata, self._table, self._now.intent)
-                self._append(self._now, epoch, None)
+                self._append(self._now, epoch)
         except TooEarly:
             if not self._already:
                 raise  # its intent stays open: what has landed is settled if its rows are not written again
@@ -171,7 +174,8 @@ class Recording:
             raise
         return PutIntent(index, intent)
 
-    def _append(self, put: PutIntent, epoch: int, ready: ReadyEntry | None) -> None:
+    def _append(self, put: PutIntent, epoch: int) -> None:
+        ready, self._ready = self._ready, None
         files = [staged.file for staged in self._files]
         intent, in_time = put.intent, not self._table.append_only
         put.index.append(
@@ -187,11 +191,8 @@ class Recording:
         """Nobody waits for it. It is in the index, where whoever settles it finds it."""
         assert self._now is not None
         storage, put, name = self._cluster.storage, self._now, self._table.full_name
-        ready, self._ready = self._ready, None
 
         def take_away() -> None:
-            if ready is not None:
-                forget_ready(storage, ready)
             try:
                 Intents(storage, put.index).take_away(put.intent)
             except StorageUnavailable as error:
@@ -209,6 +210,8 @@ def forget_ahead(storage: Storage, put: PutIntent) -> None:
     """Take away the intent of a write of which nothing has been committed, or nothing is missed. Never raises: else it
     stays until the lease of its process ends.
     """
+    if put.ready is not None:
+        forget_ready(storage, put.ready)
     with suppress(StorageUnavailable):
         Intents(storage, put.index).take_away(put.intent)
 

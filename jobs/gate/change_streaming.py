@@ -14,7 +14,7 @@ from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.gate.change_before import BEFORE, AsOf, RowsBefore, with_before, with_keys
 from epochlake.jobs.gate.change_parts import StreamPart, end_of, part_of, require_finished
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
-from epochlake.jobs.replicas.change_readers import Reader, Readers
+from epochlake.jobs.replicas.change_readers import Part, Reader, Readers, require_same_part
 from epochlake.jobs.replicas.change_reading import LATE, Wanted, changes_of, gone
 from epochlake.metastore.errors import Rejected, WaitTimeout
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -59,6 +59,18 @@ def is_on(metadata: ClusterMetadata, opened: OpenStream) -> bool:
     stream = metadata.change_streams.get(opened.table.table_id)
     is_there = opened.table.table_id in metadata.schema.tables
     return is_there and stream is not None and stream.stream_id == opened.stream_id
+
+
+def end_of_part(cluster: Store, opened: OpenStream, part: StreamPart, up_to: int) -> int | None:
+    """Where the generation of a stream ends, if it does up to this position, which the index is known to have. Raises
+    Rejected where the stream of changes has ended.
+    """
+    # Only now: whatever is marked up to there is in the log by now.
+    metadata = cluster.catch_up()
+    if not is_on(metadata, opened):
+        raise _not_kept(opened.table.full_name)
+    kept = metadata.change_streams.by_table[opened.table.table_id]
+    return end_of(opened.index, kept, part.generation, up_to)
 
 
 def _not_kept(name: str) -> Rejected:
@@ -115,11 +127,12 @@ class Changes:
         self._reader = reader
         self._late = late
         self._follow = follow
-        known = None if reader is None else self._readers.of(reader)
+        known, part = None if reader is None else self._readers.of(reader), self._key
         if isinstance(after, str):
             after = _position_of(after, opened)
         if after is None and known is not None:
             require_same(self._index, known)
+            require_same_part(known, part)
             if self._part is not None:
                 require_finished(known, self._part)
             after = known.position
@@ -149,9 +162,9 @@ class Changes:
             self._wanted = Wanted(opened.table, question(opened.table, names).asked.schema, within)
             self.schema = self.schema.append(pa.field(BEFORE, before.type))
         self._write_id = written_at(self._index, self.position)
-        if reader is not None and (known is None or known.position != self.position):
+        if reader is not None and (known is None or (known.position, known.part or None) != (self.position, part)):
             # From now on nothing is dropped that it has not read: it may have lost what it had told of.
-            self._readers.set(reader, self.position)
+            self._readers.set(reader, self.position, part)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Batches, none of changes of two writes. Raises ChangesGone, StorageUnavailable; Rejected where it follows a
@@ -162,7 +175,7 @@ class Changes:
             end = self._index.tail().position if self.up_to is None else self.up_to
             # The root may have gone back meanwhile, and other writes have come to these positions.
             require_same(self._index, Reader(self._reader or "without a name", self.position, self._write_id, 0))
-            over = self._end_of_part(end)
+            over = None if self._part is None else end_of_part(self._cluster, self._stream, self._part, end)
             if over is not None:
                 end = min(end, over)
             for entry in self._index.entries(self.position, end):
@@ -184,16 +197,9 @@ class Changes:
                 return
             time.sleep(FOLLOW_SECONDS)
 
-    def _end_of_part(self, up_to: int) -> int | None:
-        """Where the generation ends that is read, if it does up to this position, which the index has."""
-        if self._part is None:
-            return None
-        # Only now: whatever is marked up to there is in the log by now.
-        metadata = self._cluster.catch_up()
-        if not is_on(metadata, self._stream):
-            raise _not_kept(self._stream.table.full_name)
-        kept = metadata.change_streams.by_table[self._stream.table.table_id]
-        return end_of(self._index, kept, self._part.generation, up_to)
+    @property
+    def _key(self) -> Part | None:
+        return None if self._part is None else self._part.key
 
     @property
     def bookmark(self) -> str:
@@ -206,7 +212,7 @@ class Changes:
         """Tell that what was given out up to `position` was dealt with. Raises InvalidRequest without a reader."""
         if self._reader is None:
             raise InvalidRequest("these changes are read by nobody who has a name", hint="Give reader=NAME")
-        return self._readers.tell(self._reader, self.position)
+        return self._readers.tell(self._reader, self.position, self._key)
 
 
 def _position_of(bookmark: str, stream: OpenStream) -> int:

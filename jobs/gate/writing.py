@@ -6,7 +6,7 @@ A named batch is decided before any of it is committed, so that it lands once ho
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -336,7 +336,7 @@ class Writing:
             recording.before_round,
             StagedChecks(cluster.storage, table.table_id, staged, None if deletes else known),
             StagedGenerated(cluster.storage, table.table_id, staged, None if deletes else computed),
-            recording.beside_landing if recording.is_awaited(planning.metadata) else None,
+            recording.beside_landing if recording.has_work_beside(planning.metadata) else None,
         )
         self._versions += 1 + ROUNDS * settings.attempts + LATE_ROUNDS
         try:
@@ -507,13 +507,18 @@ class Writing:
         announce = partial(self._announce, table, announced) if kept_at and announced is not None else None
         return plan.written_at, rows.stage(plan, digest=digest, announce=announce)
 
-    def _announce(self, table: Table, level: ConsistencyLevel, staged: Sequence[StagedFile]) -> None:
-        """Put a write among those that may land while it is staged. Raises StorageUnavailable."""
+    def _announce(self, table: Table, level: ConsistencyLevel, staged: Sequence[StagedFile]) -> Callable[[], None]:
+        """Put a write among those that may land while it is staged: it is on the disk by what this returns. Both raise
+        StorageUnavailable.
+        """
         self._forget_ahead()
         stream = self._planning.metadata.change_streams.by_table[table.table_id]
         index = self._cluster.change_indexes.of(stream)
+        # Known here before it is put, so that it is taken away should that fail.
         self._ahead = PutIntent(index, new_intent(None, staged, level.value, self._name, self._app_id))
-        Intents(self._cluster.storage, index).announce(self._ahead.intent)
+        intents = Intents(self._cluster.storage, index)
+        self._ahead, sync = intents.announce(self._ahead.intent, self._planning.metadata.epoch)
+        return sync
 
     def _forget_ahead(self) -> None:
         """Take away what was put of a write that is staged anew, or not landed."""

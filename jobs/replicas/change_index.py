@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from deltalake import DeltaTable
@@ -351,17 +351,33 @@ class ChangeIndex:
     def make_ready(
         self, write_id: str, files: Sequence[DataFile], *, epoch: int, level: str, by: str
     ) -> ReadyEntry | None:
-        """Store the bytes of an entry while its write is landing, for `append`; None where the index has it in part.
-
-        Raises StorageUnavailable.
+        """Have the disk have the bytes of an entry before its write has landed, for `append`; None where the index has
+        it in part. Raises StorageUnavailable.
         """
+        return self._made_ready(delta_commits.prepare_commit, write_id, files, epoch, level, by)
+
+    def write_ready(
+        self, write_id: str, files: Sequence[DataFile], *, epoch: int, level: str, by: str
+    ) -> ReadyEntry | None:
+        """`make_ready`, but for the sync of `prepared`, which is for whoever calls it."""
+        return self._made_ready(delta_commits.write_prepared, write_id, files, epoch, level, by)
+
+    def _made_ready(
+        self,
+        store: Callable[[Storage, str, str, Sequence[Action]], str],
+        write_id: str,
+        files: Sequence[DataFile],
+        epoch: int,
+        level: str,
+        by: str,
+    ) -> ReadyEntry | None:
         files = [file for file in files if file.rows]
         tail = self._known_tail()
         if not files or len(self._without_entry(files, tail)) < len(files):
             return None
         since = time.monotonic()
         actions, _ = self._said(tail, write_id, files, epoch, level, by)
-        prepared = delta_commits.prepare_commit(self._storage, self.uri, "WRITE", actions)
+        prepared = store(self._storage, self.uri, "WRITE", actions)
         return ReadyEntry(self.uri, tail, write_id, epoch, level, by, tuple(files), tuple(actions), prepared, since)
 
     def append(
@@ -379,36 +395,45 @@ class ChangeIndex:
 
         Files that are in the index already are left out; None when all are. With `in_time`, TooEarly is raised for what
         was written before the stream began and is appended after that. Raises StorageUnavailable when it cannot be told
-        whether it was appended: appending it again is safe. `ready`: what was made ready of it, used up by this where
-        it fits.
+        whether it was appended: appending it again is safe. `ready`: what was made ready of it, used where it fits, and
+        used up by this, whatever comes of it.
         """
         files = [file for file in files if file.rows]
-        if not files:
-            return None
-        tail = self._known_tail()
-        for _ in attempts():
-            new = self._without_entry(files, tail)
-            if not new:
+        left = [] if ready is None else [ready]
+        try:
+            if not files:
                 return None
-            begun = self.begun()
-            if in_time and begun is not None and min(file.min_written_at for file in new) <= begun.newest:
-                raise TooEarly(f"a write is older than the stream of changes at {self.uri}", hint="Write it again")
-            self._require_there(new)
-            position = tail.position + 1
-            if ready is not None and ready.fits(self.uri, tail, write_id, epoch, level, by, new):
-                actions, newest = list(ready.actions), _newest(tail, new)
-                put = delta_commits.put_prepared(self._storage, self.uri, position, ready.prepared)
-            else:
-                actions, newest = self._said(tail, write_id, new, epoch, level, by)
-                put = delta_commits.put_commit(self._storage, self.uri, position, "WRITE", actions)
-            if put:
-                self._remember(Tail(position, newest, self._identity(position)), actions)
-                delta_checkpoints.checkpoint_if_due(
-                    self._storage, lambda: DeltaTable(places.delta_uri(self.uri)), self.uri, position, CHECKPOINT_EVERY
-                )
-                return position, len(new)
-            tail = self.tail()
+            tail = self._known_tail()
+            for _ in attempts():
+                new = self._without_entry(files, tail)
+                if not new:
+                    return None
+                begun = self.begun()
+                if in_time and begun is not None and min(file.min_written_at for file in new) <= begun.newest:
+                    raise TooEarly(f"a write is older than the stream of changes at {self.uri}", hint="Write it again")
+                self._require_there(new)
+                position = tail.position + 1
+                if left and left[0].fits(self.uri, tail, write_id, epoch, level, by, new):
+                    fitting = left.pop()
+                    actions, newest = list(fitting.actions), _newest(tail, new)
+                    put = delta_commits.put_prepared(self._storage, self.uri, position, fitting.prepared)
+                else:
+                    actions, newest = self._said(tail, write_id, new, epoch, level, by)
+                    put = delta_commits.put_commit(self._storage, self.uri, position, "WRITE", actions)
+                if put:
+                    self._remember(Tail(position, newest, self._identity(position)), actions)
+                    self._checkpoint_if_due(position)
+                    return position, len(new)
+                tail = self.tail()
+        finally:
+            for unused in left:
+                forget_ready(self._storage, unused)
         raise self._contended()
+
+    def _checkpoint_if_due(self, position: int) -> None:
+        delta_checkpoints.checkpoint_if_due(
+            self._storage, lambda: DeltaTable(places.delta_uri(self.uri)), self.uri, position, CHECKPOINT_EVERY
+        )
 
     def _said(
         self, tail: Tail, write_id: str, files: Sequence[DataFile], epoch: int, level: str, by: str

@@ -20,17 +20,22 @@ READERS = "_readers"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 
 
+Part = tuple[int, int]
+"""A generation, and the number of a stream of it."""
+
+
 class Reader(msgspec.Struct, frozen=True):
     """How far a reader has read: `position`, told `at` microseconds since 1970. Stored as JSON.
 
     `write_id`: of the write at that position, by which an index that went back is noticed; empty where nothing was
-    read.
+    read. `part`: the one stream whose changes it has read up to there; of readers of all changes nothing is stored.
     """
 
     name: str
     position: int
     write_id: str
     at: int
+    part: Part | msgspec.UnsetType = msgspec.UNSET
 
 
 class Readers:
@@ -50,21 +55,27 @@ class Readers:
         except failures.MissingFile:
             return None
 
-    def tell(self, name: str, position: int) -> Reader:
-        """Say how far a reader has come. One that says less than was said under its name before, as a process does
-        that was paused while another one went on in its place, is not listened to.
+    def tell(self, name: str, position: int, part: Part | None = None) -> Reader:
+        """Say how far a reader has come, of one stream where a `part` is given. One that says less than was said under
+        its name before, as a process does that was paused while another one went on in its place, is not listened to.
+        Raises InvalidRequest where the name is used for another stream meanwhile.
         """
         known = self.of(name)
-        if known is not None and position < known.position <= self._index.tail().position:
-            return known
-        return self.set(name, position)
+        if known is not None:
+            if part is not None and known.part is not msgspec.UNSET and part[0] < known.part[0]:
+                return known
+            require_same_part(known, part)
+            if position < known.position <= self._index.tail().position:
+                return known
+        return self.set(name, position, part)
 
-    def set(self, name: str, position: int) -> Reader:
+    def set(self, name: str, position: int, part: Part | None = None) -> Reader:
         """Say from where a reader reads on, which may be before what it has told."""
         if not NAME.match(name):
             raise no_name(name)
         entry = self._index.entry(position) if position else None
-        reader = Reader(name, position, "" if entry is None else entry.write_id, time.time_ns() // 1000)
+        write_id = "" if entry is None else entry.write_id
+        reader = Reader(name, position, write_id, time.time_ns() // 1000, msgspec.UNSET if part is None else part)
         self._index.make_directory(READERS)
         self._storage.replace_bytes(self._uri(name), stamped(reader))
         return reader
@@ -86,6 +97,22 @@ class Readers:
 
     def _uri(self, name: str) -> str:
         return places.join(self._directory, f"{name}.json")
+
+
+def require_same_part(reader: Reader, part: Part | None) -> None:
+    """That what a reader has told is of the stream that it reads now, of an earlier generation, or of all changes.
+
+    Raises InvalidRequest: its position is no place in another stream, so changes there would be missed.
+    """
+    told = reader.part
+    if told is msgspec.UNSET or part == told or (part is not None and part[0] > told[0]):
+        return
+    asked = "all changes" if part is None else f"stream {part[1]} of generation {part[0]}"
+    raise InvalidRequest(
+        f"reader {reader.name} has read stream {told[1]} of generation {told[0]} up to position {reader.position}, and "
+        f"would miss what came before that in {asked}",
+        hint="Give each stream a reader with a name of its own; or say with `after` from where this one goes on",
+    )
 
 
 def no_name(name: str) -> InvalidRequest:

@@ -80,12 +80,13 @@ class RowsRefused(Exception):
 def encode_rows(
     plan: StagingPlan,
     batches: Iterable[pa.RecordBatch],
-    announce: Callable[[Sequence[pa.RecordBatch]], None] | None = None,
+    announce: Callable[[Sequence[pa.RecordBatch]], Callable[[], None]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: rows with `_token`, in token order, in; rows of RESULT out.
 
     Rows that come with `_deleted` say each by itself whether it is a tombstone; others are what the plan says.
-    `announce` is told of all that is stored while the disks sync it.
+    `announce` is told of all that is stored before the disks have it, and stores what is to be synced with it, copies
+    included, by what it returns.
     """
     replicas = Replicas(plan.storage, plan.kept_at)
     routing, batches = shared(plan, batches)
@@ -102,11 +103,9 @@ def encode_rows(
         if current is not None:
             stored += current.close()
         # Nothing is told before all of it is on the disks: one group, synced while the next file was being encoded.
-        announced = None if announce is None else replicas.beside(partial(announce, [one.told({}) for one in stored]))
-        not_synced = replicas.sync()
-        if announced is not None:
-            announced.result()
-        yield from (file.told(not_synced) for file in stored)
+        told = [one.told({}) for one in stored]
+        not_synced = replicas.sync(None if announce is None else partial(announce, told))
+        yield from ([file.told(not_synced) for file in stored] if not_synced else told)
     except RowsRefused as refusal:
         for _ in batches:  # Spark expects its input to be read
             pass
@@ -257,15 +256,17 @@ class OpenFile:
 class Replicas:
     """The replicas that a task stores files on. One whose storage has failed is not tried again by this task.
 
-    What is stored is synced in the background; `sync` waits for all of it. Each file is stored in the directory
-    `kept_at` as well, if there is one. Where that fails there is no copy, and whoever needs it makes it; where it hangs
-    the task fails.
+    What is stored is synced in the background, while the next file is made; `sync` waits for all of it. Each file is
+    stored in the directory `kept_at` as well, if there is one. Where that fails there is no copy, and whoever needs it
+    makes it; where it hangs the task fails.
     """
 
     def __init__(self, storage: Storage, kept_at: str = "") -> None:
         self._storage = storage
         self._kept_at = kept_at
         self._copying = bool(kept_at)
+        self._last: dict[VolumeId, str] = {}
+        self._last_copy = ""
         self._copies: list[tuple[str, Future[None]]] = []
         self._checked: dict[str, str] = {}
         self._directories: dict[VolumeId, set[str]] = defaultdict(set)
@@ -276,28 +277,43 @@ class Replicas:
         self, replicas: tuple[ReplicaAddress, ...], label: str, file_id: str, data: pa.Buffer
     ) -> dict[VolumeId, str]:
         """Store the same bytes on all of them, side by side; the ones that failed, with the reason."""
+        self._sync_last()
         copied = self._pool.submit(self._store_copy, file_id, data) if self._copying else None
         reasons = self._pool.map(lambda replica: self._store_on(replica, label, file_id, data), replicas)
         failed = {replica.volume_id: reason for replica, reason in zip(replicas, reasons, strict=True) if reason}
         for replica in replicas:
             if replica.volume_id not in failed:
-                uri = places.join(replica.uri, path_of(label, file_id))
-                self._syncs.append((replica.volume_id, self._pool.submit(self._storage.sync_data, [uri])))
-        if copied is not None and (copy := copied.result()):
-            self._copies.append((copy, self._pool.submit(self._storage.sync_always, [copy])))
+                self._last[replica.volume_id] = places.join(replica.uri, path_of(label, file_id))
+        self._last_copy = "" if copied is None else copied.result()
         return failed
 
-    def sync(self) -> dict[VolumeId, str]:
-        """Wait until the disks have all that was stored, and its names; the replicas that failed, with the reason."""
+    def _sync_last(self) -> None:
+        """Let the disks have the file that was stored last, while the next one is made."""
+        last, self._last = self._last, {}
+        self._syncs += [(volume, self._pool.submit(self._storage.sync_data, [uri])) for volume, uri in last.items()]
+        copy, self._last_copy = self._last_copy, ""
+        if copy:
+            self._copies.append((copy, self._pool.submit(self._storage.sync_always, [copy])))
+
+    def sync(self, beside: Callable[[], Callable[[], None]] | None = None) -> dict[VolumeId, str]:
+        """Wait until the disks have all that was stored, and its names; the replicas that failed, with the reason.
+
+        `beside` stores what is to be synced with it, by what it returns: a disk that is asked for all at once writes
+        its journal once.
+        """
         failed: dict[VolumeId, str] = {}
-        names = [
-            (volume, self._pool.submit(self._storage.sync_data, (), sorted(directories)))
-            for volume, directories in self._directories.items()
-        ]
+        sync_beside = None if beside is None else beside()
+        last, self._last = self._last, {}
+        for volume, directories in self._directories.items():
+            files = [last[volume]] if volume in last else []
+            self._syncs.append((volume, self._pool.submit(self._storage.sync_data, files, sorted(directories))))
         copies = [synced for _, synced in self._copies]
-        if copies:
-            copies.append(self._pool.submit(self._storage.sync_always, (), [self._kept_at]))
-        for volume, synced in (*self._syncs, *names):
+        if sync_beside is not None:
+            copies.append(self._pool.submit(sync_beside))
+        elif self._last_copy or copies:
+            last_copy = [self._last_copy] if self._last_copy else []
+            copies.append(self._pool.submit(self._storage.sync_always, last_copy, [self._kept_at]))
+        for volume, synced in self._syncs:
             try:
                 synced.result()
             except StorageUnavailable as error:
@@ -308,14 +324,12 @@ class Replicas:
             except StorageLate:
                 raise
             except StorageUnavailable:
-                for copy, _ in self._copies:
+                for copy in (*(copy for copy, _ in self._copies), *filter(None, [self._last_copy])):
                     self._forget_copy(copy)
-        self._syncs, self._copies = [], []
+                if sync_beside is not None:
+                    raise  # it was told of these copies
+        self._syncs, self._copies, self._last_copy = [], [], ""
         return failed
-
-    def beside(self, task: Callable[[], None]) -> Future[None]:
-        """Run a task at the same time as what comes next."""
-        return self._pool.submit(task)
 
     def close(self) -> None:
         self._pool.shutdown()

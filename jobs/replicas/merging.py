@@ -39,12 +39,15 @@ if TYPE_CHECKING:
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Rows that take part: those of a file from token `low` to `high`; `whole`: that is all that it has."""
+    """Rows that take part: those of a file from token `low` to `high`; `whole`: that is all that it has. `rows`: of
+    the file.
+    """
 
     uri: str
     low: int
     high: int
     whole: bool
+    rows: int = 0
 
 
 class RangeMerge(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import is_
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -64,20 +65,29 @@ def stage(df: DataFrame, plan: StagingPlan) -> list[StagedFile]:
     return staged_files(rows, plan, digested=ROW_DIGEST in df.columns)
 
 
-Announce = Callable[[list[StagedFile]], None]
-"""Is told of files that are stored, and may not be on the disks yet."""
+Announce = Callable[[list[StagedFile]], Callable[[], None]]
+"""Is told of files that are stored, and are not on the disks yet. What it returns has the disk have what it stores by
+itself, and the copies of these files.
+"""
 
 
 def stage_here(
     plan: StagingPlan, batches: Iterable[pa.RecordBatch], *, digested: bool = False, announce: Announce | None = None
 ) -> list[StagedFile]:
-    """`stage` in this process, of batches as `encode_rows` wants them. `announce` is told while the disks sync."""
+    """`stage` in this process, of batches as `encode_rows` wants them. `announce` is told before the disks sync."""
 
-    def stored(told: Sequence[pa.RecordBatch]) -> None:
+    announced: list[StagedFile] = []
+    told_of: list[pa.RecordBatch] = []
+
+    def stored(told: Sequence[pa.RecordBatch]) -> Callable[[], None]:
         assert announce is not None
-        announce(staged_files(pa.Table.from_batches(told, RESULT), plan, digested=digested))
+        announced.extend(staged_files(pa.Table.from_batches(told, RESULT), plan, digested=digested))
+        told_of.extend(told)
+        return announce(announced)
 
-    told = encode_rows(plan, batches, None if announce is None else stored)
+    told = list(encode_rows(plan, batches, None if announce is None else stored))
+    if told and len(told) == len(told_of) and all(map(is_, told, told_of)):
+        return announced  # as it mostly is: what was stored is on the disks by now
     return staged_files(pa.Table.from_batches(told, RESULT), plan, digested=digested)
 
 

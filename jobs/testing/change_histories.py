@@ -113,14 +113,15 @@ class PartReaders:
         return [one.stream for one in mine.streams if one.stream not in self._finished]
 
     def _read(self, cluster: Cluster, stream: int) -> None:
+        generation, after = self.generation, self._positions.get(stream)
         try:
-            changes = cluster.changes(
-                TABLE, after=self._positions.get(stream), generation=self.generation, stream=stream
-            )
+            changes = cluster.changes(TABLE, after=after, generation=generation, stream=stream)
             news = [_change(row) for batch in changes for row in batch.to_pylist()]
         except ChangesGone:
             self.began_again = True
             return
+        if (self.generation, self._positions.get(stream)) != (generation, after):
+            return  # another of its processes was faster: what this one was given counts for nothing
         self.given += [(self.generation, change) for change in news]
         self._positions[stream] = changes.position
         if changes.finished:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 from epochlake.jobs.testing.drawing import Drawing, Weights
+from epochlake.jobs.testing.log_plots import PLOTS, Drawn
 from epochlake.jobs.testing.log_themes import LOG_THEMES, LOG_UPKEEP, LogTheme
 from epochlake.jobs.testing.member_drawing import scenario_with_members
 from epochlake.jobs.testing.nemesis import EVERYBODY, MOUNTS, PLACES, PROCESSES, moments
@@ -33,6 +34,8 @@ def log_scenario(seed: int, weights: Weights = {}, *, theme: LogTheme | None = N
     chance = drawing.chance
     theme = theme or chance.choice(LOG_THEMES)
     delta = chance.random() < theme.tables
+    if theme.plot and not theme.operators[1]:
+        return _of_a_plot(drawing, theme, seed, delta=delta)
     parts = _committers(drawing, theme)
     if theme.operators[1]:
         return scenario_with_members(drawing, theme, seed, parts, delta=delta)
@@ -81,6 +84,21 @@ def log_scenario(seed: int, weights: Weights = {}, *, theme: LogTheme | None = N
         log_checkpoints=chance.choice(theme.checkpoints),
         deadline=chance.choice(theme.deadlines),
     )
+    return Scenario("log", seed, seconds, settings, tuple(parts), tuple(faults))
+
+
+def _of_a_plot(drawing: Drawing, theme: LogTheme, seed: int, *, delta: bool) -> Scenario:
+    """A history of one moment."""
+    chance = drawing.chance
+    seconds = round(chance.uniform(*theme.seconds), 3)
+    plot = PLOTS[theme.plot](Drawn(chance, seconds, "log link" if delta else "log append"))
+    parts = list(plot.parts)
+    if any(fault.kind == RESTORED for fault in plot.faults):
+        waits = [round(chance.uniform(*theme.upkeep_paces), 3) for _ in range(chance.randint(*theme.accepting))]
+        parts.append(Part("operator", "commits", (tuple(Operation("accept loss", wait) for wait in waits),)))
+    settings = Settings(delta=delta, latency=chance.choice(theme.latencies))
+    settings = msgspec.structs.replace(settings, **plot.settings)
+    faults = sorted(plot.faults, key=lambda fault: fault.at)
     return Scenario("log", seed, seconds, settings, tuple(parts), tuple(faults))
 
 
@@ -155,6 +173,8 @@ def _committers(drawing: Drawing, theme: LogTheme) -> list[Part]:
             threads = [[_another_try(drawing, one, n, theme, 0.0) for one in threads[0]] for n in range(max(2, count))]
         elif shared == "processes" and parts:
             threads = [[_another_try(drawing, one, 1, theme, 0.0) for one in ops] for ops in parts[0].threads]
+        if theme.unread and chance.random() < theme.unread:
+            threads = [[msgspec.structs.replace(one, on=True) for one in ops] for ops in threads]
         parts.append(Part(name, "commits", tuple(map(tuple, threads)), drawing.skew(30.0)))
     return parts
 

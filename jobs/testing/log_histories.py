@@ -72,7 +72,7 @@ def log_history(seed: int | Scenario, *, world: World | None = None) -> History:
                     tried.append(operation)
                     outcome = _commit(playing, cluster, operation, calls)
                     # Who is told that the log is another one has read what nobody had announced: no state of it.
-                    if not isinstance(outcome, (*LOG_CONTRADICTS, CommitUnknown)):
+                    if not isinstance(outcome, (*LOG_CONTRADICTS, CommitUnknown)) and not operation.on:
                         seen.append(_state(world, cluster.metadata))
                 elif operation.kind == "accept loss":
                     _accept_loss(world, accepted, incarnations)

@@ -38,7 +38,8 @@ class LogTheme(NamedTuple):
     likely it goes back, `accepting`: how many accept what is lost then, before all is over. `compacting`: after how
     many files it is compacted, `checkpoints` and `snapshots`: after how many commits and epochs there is one.
     `latencies`: how slow disks are, `deadlines`: of storage, in seconds. `unannounced`: whether the log goes back to
-    right before an append whose process dies with it.
+    right before an append whose process dies with it. `unread`: how likely nobody looks at the metadata after a commit,
+    so that who was told by another one what has become of it has not read the log.
 
     Log members: `operators` is how many change them; (0, 0): the log has none. `restored` is how likely the root is
     lost then, or comes back as it was, `flipped` how likely a directory that may be lost is. `upkeep_paces` and
@@ -81,6 +82,7 @@ class LogTheme(NamedTuple):
     damaged_from: float = 1.0
     deadlines: tuple[float, ...] = (30.0,)
     unannounced: bool = False
+    unread: float = 0.0
     operators: tuple[int, int] = (0, 0)
     wiped: tuple[int, int] = (1, 2)
     plot: str = ""
@@ -163,6 +165,9 @@ AGAIN_IN_LINE = IN_LINE._replace(
     latencies=(5.0, 10.0),
 )
 """Requests that come again at once, in a line in which others commit for whom waits there."""
+
+AGAIN_UNREAD = AGAIN_IN_LINE._replace(unread=1.0, sorts=((), (), ("cut",)))
+"""The same, of who does not look at what the log says in between: he has only been told."""
 
 KILLED_IN_LINE = IN_LINE._replace(
     processes=(3, 4),
@@ -478,6 +483,18 @@ UNPROMISED = _PLOT._replace(plot="unpromised", commits=(3, 5))
 LEFT_UNFINISHED = _PLOT._replace(plot="left_unfinished", seconds=(6.0, 9.0))
 HALF_ADOPTED = _PLOT._replace(plot="half_adopted", seconds=(6.0, 9.0))
 """One moment each, which member_plots.py tells."""
+
+LEFT_IN_LINE = LogTheme(plot="left_in_line", tables=0.1, seconds=(16.0, 20.0), latencies=(0.2, 1.0))
+TAKEN_FROM_THE_DEAD = LEFT_IN_LINE._replace(plot="taken_from_the_dead")
+CUT_OFF_WITH_TWO = LEFT_IN_LINE._replace(plot="cut_off_with_two")
+APPENDED_AND_DIED = LEFT_IN_LINE._replace(
+    plot="appended_and_died", tables=1.0, seconds=(24.0, 30.0), latencies=(0.2,), accepting=(0, 0)
+)
+UNSURE_AND_ASKED_AGAIN = LEFT_IN_LINE._replace(plot="unsure_and_asked_again", tables=0.0, seconds=(10.0, 12.0))
+SLEPT_PAST_CLEAN_UP = LEFT_IN_LINE._replace(
+    plot="slept_past_clean_up", tables=1.0, seconds=(80.0, 90.0), latencies=(0.2,)
+)
+"""One moment each, which log_plots.py tells."""
 
 LOG_THEMES = (
     *(ANYTHING,) * 6,

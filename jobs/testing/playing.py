@@ -18,6 +18,7 @@ from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.ring.state import STEPS
 
 RETRY_SECONDS = 0.5
+OPENING_SECONDS = 0.002
 
 
 class Player:
@@ -71,6 +72,8 @@ class Playing:
         self._doing: dict[tuple[str, int], str] = {}
         self._seen: ClusterMetadata | None = None
         self._opened: dict[Process, _Opened] = {}
+        self._opening: set[Process] = set()
+        """Of these a thread opens the cluster, and the others wait for it."""
         self.nemesis = Nemesis(
             world, scenario.faults, victim=self._victim, replace=self._replace, struck=self._struck, stages=self._stages
         )
@@ -164,13 +167,24 @@ class Playing:
                 self.unexpected.append(f"{process.name}: {error!r}")
                 raise
 
+    def _open(self, process: Process) -> None:
+        """Open the cluster for all threads of a process."""
+        self._opening.add(process)
+        try:
+            cluster = self.world.cluster(process)
+        finally:
+            self._opening.discard(process)
+        cluster.follower.add_listener(_Seen(self))
+        self._opened[process] = _Opened(cluster)
+
     @contextmanager
     def _cluster_of(self, process: Process) -> Iterator[Cluster]:
         """The cluster as its threads have opened it; a new one where there is none, or one of them has met an error."""
-        opened = self._opened.get(process)
-        if opened is None or opened.is_given_up:
-            opened = self._opened[process] = _Opened(self.world.cluster(process))
-            opened.cluster.follower.add_listener(_Seen(self))
+        while (opened := self._opened.get(process)) is None or opened.is_given_up:
+            if process not in self._opening:
+                self._open(process)
+            else:
+                self.world.scheduler.sleep(OPENING_SECONDS)
         opened.users += 1
         try:
             yield opened.cluster

@@ -14,7 +14,8 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that an actor does, `wait` seconds after the one before.
 
     What the rest means depends on `kind`: `name` is a request id, a batch or a node; `number` a count or a place in a
-    list; `level` a consistency level; `keys` rows; `seconds` how long the call may take.
+    list; `level` a consistency level; `keys` rows; `seconds` how long the call may take; `on`, of a commit, that nobody
+    looks at the metadata after it.
     """
 
     kind: str

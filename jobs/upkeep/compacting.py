@@ -10,7 +10,7 @@ land.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -342,6 +342,38 @@ def sources_of(
     return places
 
 
+Placing = Callable[
+    [Sequence[Chosen], Mapping[VolumeId, ReplicaSnapshot], Collection[tuple[VolumeId, str]]],
+    list[list[tuple[FilePart, ExpectedFile | None]]],
+]
+"""Where each file of each range is read, of those that are not damaged: `sources_of` or `sources_together`."""
+
+
+def sources_together(
+    chosen: Sequence[Chosen],
+    snapshots: Mapping[VolumeId, ReplicaSnapshot],
+    damaged: Collection[tuple[VolumeId, str]] = (),
+) -> list[list[tuple[FilePart, ExpectedFile | None]]]:
+    """`sources_of`, for merges near the disks: all files of a range on one replica, where one has all of them whole."""
+    load: dict[VolumeId, int] = defaultdict(int)
+    places: list[list[tuple[FilePart, ExpectedFile | None]]] = []
+    for one in chosen:
+        held = {volume: snapshots[volume].all_files for volume in one.range.replicas}
+        holders = [
+            volume
+            for volume, files in held.items()
+            if all(part.file.file_id in files and (volume, part.file.path) not in damaged for part in one.parts)
+        ]
+        if not holders:
+            places += sources_of([one], snapshots, damaged)
+            continue
+        holder = min(holders, key=lambda volume: (load[volume], volume))
+        load[holder] += one.size
+        address = snapshots[holder].address
+        places.append([(part, ExpectedFile(held[holder][part.file.file_id], address)) for part in one.parts])
+    return places
+
+
 def plan_merges(
     storage: Storage,
     table: Table,
@@ -351,14 +383,15 @@ def plan_merges(
     target_file_bytes: int = TARGET_FILE_BYTES,
     damaged: Collection[tuple[VolumeId, str]] = (),
     expired_before: Mapping[str, int] = MappingProxyType({}),
+    placing: Placing = sources_of,
 ) -> MergePlan:
-    """Say what is merged, and where each file is read (`sources_of`, which must have found a place for each).
+    """Say what is merged, and where each file is read (`placing`, which must have found a place for each).
 
     `chosen` in token order. Large ranges are merged in slices, side by side. Old tombstones, and old rows that have
     expired, go only where all of the range takes part; of an append-only table there are no tombstones.
     """
     merges: list[RangeMerge] = []
-    for number, (one, found) in enumerate(zip(chosen, sources_of(chosen, snapshots, damaged), strict=True)):
+    for number, (one, found) in enumerate(zip(chosen, placing(chosen, snapshots, damaged), strict=True)):
         places = [(part, copy.uri) for part, copy in found if copy is not None]
         for low, high in _slices((one.range.low, one.range.high), -(-one.size // SLICE_BYTES)):
             merges.append(
@@ -390,7 +423,7 @@ def _source(part: FilePart, uri: str, window: Interval) -> Source | None:
     low, high = overlap((part.low, part.high), window)
     if not meet((low, high), part.file.extent):
         return None
-    return Source(uri, low, high, FilePart(part.file, low, high).whole)
+    return Source(uri, low, high, FilePart(part.file, low, high).whole, part.file.rows)
 
 
 def replaced_by(file: DataFile, chosen: Chosen) -> tuple[Replaced, ...]:

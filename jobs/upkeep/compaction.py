@@ -40,6 +40,7 @@ from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.ledger import Merge
 from epochlake.jobs.replicas.merging import MergedFile, Merger, encode_empty, merge_with_spark
 from epochlake.jobs.replicas.merging_here import merge_here
+from epochlake.jobs.replicas.merging_near import merge_near
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, CommitOutcome, FencedOff, Unreachable
 from epochlake.jobs.upkeep.compacting import (
@@ -47,11 +48,13 @@ from epochlake.jobs.upkeep.compacting import (
     TOMBSTONE_GRACE_SECONDS,
     Chosen,
     CompactionPolicy,
+    Placing,
     Weighed,
     grace_of,
     plan_merges,
     replaced_by,
     sources_of,
+    sources_together,
     weigh,
 )
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION, Skipped, compare, skipped
@@ -210,11 +213,13 @@ def compact(
     merger: Merger | None = None,
     budget: Budget = NO_LIMIT,
     repairing: bool = True,
+    workers: Workers | None = None,
 ) -> CompactionReport:
     """Compact the ranges of a table that `policy` finds worth it, repairing the table first where replicas differ.
 
-    With `spark` its executors merge, and verify what they merge; without, this process does, in bounded memory, and
-    `merger` does it in a way of its own. `dry_run` changes nothing. Without `repairing`, what only some replicas of a
+    With `spark` its executors merge, and verify what they merge; with `workers`, threads or agents, these do, near the
+    disks (merging_near.py); without, this process does, in bounded memory, and `merger` does it in a way of its own.
+    `dry_run` changes nothing. Without `repairing`, what only some replicas of a
     range have is left to writers and `repair`, but for what compactions have left half done. Deletes are remembered as
     long as the table says, or ten days, unless another grace is given. Safe beside pipelines, operations, repair and
     other compactions; can be stopped and run again at any time. Raises Rejected for an unknown table, InvalidRequest,
@@ -227,6 +232,8 @@ def compact(
             f"the grace of tombstones cannot be {tombstone_grace_seconds!r} seconds", hint="Give 0 or more"
         )
     started = time.monotonic()
+    if merger is None and workers is not None:
+        merger = merge_near(workers)
     merger = merger or (merge_here if spark is None else merge_with_spark(spark))
     policy = fitted(policy or CompactionPolicy(), target_file_bytes)
     # Before the own lease, which would keep every tombstone from now on.
@@ -239,15 +246,16 @@ def compact(
         spread = 0
         if not dry_run and repairing:
             if any(not compare(range_, view.snapshots, view.lineage).agrees for range_ in view.ranges):
-                repair(cluster, table, spark=spark)
+                repair(cluster, table, spark=spark, workers=workers)
             view = look_again(cluster, view)
         elif not dry_run:
             spread = bring_merged(cluster, view, budget.most_bytes)
             if spread or settled.finished:
                 view = look_again(cluster, view)
-        checkers = None if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
+        checkers = workers if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
+        placing = sources_of if workers is None else sources_together
         expiry = Expiry.of(view.table, droppable_before)
-        run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, checkers, expiry)
+        run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, checkers, expiry, placing)
         weighed = run.weigh(must_agree=repairing)
         chosen = _affordable(weighed, budget)
         compacted: list[CompactedRange] = []
@@ -368,6 +376,7 @@ class _Run:
         target_file_bytes: int,
         checkers: Workers | None,
         expiry: Expiry,
+        placing: Placing,
     ) -> None:
         self.skipped: dict[str, list[int]] = defaultdict(list)
         self._cluster = cluster
@@ -378,6 +387,7 @@ class _Run:
         self._target_file_bytes = target_file_bytes
         self._checkers = checkers
         self._expiry = expiry
+        self._placing = placing
         self._weighed: dict[int, Weighed] = {}
         self._damaged: set[tuple[VolumeId, str]] = set()
         self._app_id = f"compaction-{uuid.uuid4()}"
@@ -417,6 +427,7 @@ class _Run:
             self._target_file_bytes,
             self._damaged,
             self._expiry.bounds,
+            self._placing,
         )
         made: dict[int, list[MergedFile]] = defaultdict(list)
         try:
@@ -449,7 +460,7 @@ class _Run:
         """The ranges of a wave whose files all have a whole copy; which copies are damaged is kept and noted."""
         view, checked = self._view, set[tuple[VolumeId, str]]()
         while True:
-            placed = list(zip(wave, sources_of(wave, view.snapshots, self._damaged), strict=True))
+            placed = list(zip(wave, self._placing(wave, view.snapshots, self._damaged), strict=True))
             sound = [one for one, places in placed if all(copy is not None for _, copy in places)]
             self.skipped[DAMAGED] += [one.range.unit for one, _ in placed if one not in sound]
             wave = sound
@@ -470,7 +481,7 @@ class _Run:
 
     def _note_damage_behind(self, error: Exception, wave: Sequence[Chosen]) -> bool:
         """Keep and note which copies a failed merge has met; whether there are any."""
-        placed = sources_of(wave, self._view.snapshots, self._damaged)
+        placed = self._placing(wave, self._view.snapshots, self._damaged)
         copies = {copy.uri: copy for places in placed for _, copy in places if copy is not None}
         damaged = damage_behind(error, copies.values())
         self._note(damaged)

@@ -28,6 +28,7 @@ from epochlake.jobs.upkeep.compacting import TARGET_FILE_BYTES, CompactionPolicy
 from epochlake.jobs.upkeep.compaction import Budget, compact, fitted, forgettable_before, weighed_ranges
 from epochlake.jobs.upkeep.expired_files import Expiry
 from epochlake.jobs.upkeep.repair import look
+from epochlake.jobs.workers.workers import Workers
 from epochlake.metastore import threads
 from epochlake.metastore.hours import parse_hours
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -115,6 +116,7 @@ class CompactionTrack:
     """Compacts tables while nothing moves.
 
     `work` is what is done, `begin` begins it in another thread; `clock` tells seconds, `day` the time of the day.
+    `workers` merge near the disks; without, this process does.
     `woken` is set whenever something has ended, so that the next round need not be waited for.
     """
 
@@ -125,12 +127,13 @@ class CompactionTrack:
         clock: Callable[[], float] = time.monotonic,
         day: Callable[[], datetime] = datetime.now,
         begin: Callable[[Callable[[], None]], None] = threads.begin,
+        workers: Workers | None = None,
     ) -> None:
         self.woken = threading.Event()
         settings = cluster.configuration.coordinator
         self._rate = settings.compaction_bytes_per_second
         self._usual = CompactionOptions(settings.compaction == "on", settings.compaction_hours)
-        self._work = work or Work(lambda tables: due_tables(cluster, tables), partial(wave, cluster))
+        self._work = work or Work(lambda tables: due_tables(cluster, tables), partial(wave, cluster, workers=workers))
         self._clock = clock
         self._day = day
         self._begin = begin
@@ -278,10 +281,17 @@ def due_tables(cluster: Store, tables: Sequence[str]) -> list[Due]:
     return found
 
 
-def wave(cluster: Store, table: str, most_bytes: int, halted: Callable[[], bool] | None = None) -> WaveReport:
+def wave(
+    cluster: Store,
+    table: str,
+    most_bytes: int,
+    halted: Callable[[], bool] | None = None,
+    workers: Workers | None = None,
+) -> WaveReport:
     """Compact what pays most in one table, of so many bytes or one range, until it is `halted`."""
     budget = Budget(most_bytes=most_bytes, halted=halted)
-    report = compact(cluster, table, budget=budget, merger=merge_in_turn, repairing=False)
+    merger = merge_in_turn if workers is None else None
+    report = compact(cluster, table, budget=budget, merger=merger, repairing=False, workers=workers)
     done = [one for one in report.compacted if not one.missing]
     size = sum(one.bytes_before for one in done) + report.spread
     return WaveReport(len(done), size, report.left > 0, halted=halted is not None and halted())

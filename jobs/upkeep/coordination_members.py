@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,12 +32,15 @@ from epochlake.metastore.coordination.reconfiguring import (
 from epochlake.metastore.errors import ConfigurationError
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node, NodeState
-from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 from epochlake.placement.log_members import Candidate, choose_members, member_count
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
 
+logger = logging.getLogger(__name__)
+
+MOST_NAMED = 10
 ROLES = {VOTER: "voter", OBSERVER: "observer"}
 
 
@@ -135,14 +139,26 @@ class Ensemble:
             configured=self._configured,
         )
 
-    def named(self, members: Sequence[str]) -> CoordinationProposed:
+    def named(
+        self, members: Sequence[str], metadata: Callable[[], ClusterMetadata] | None = None
+    ) -> CoordinationProposed:
         """What changes when these become the members. Raises InvalidRequest for what cannot be understood, and for what
         `reconfigure` would refuse.
+
+        `metadata`: what knows the nodes, asked where a server is said to run on one. Where it does not answer, as in an
+        outage or before the cluster begins, what was said is believed.
         """
         now, notes = self.mover.configuration(), self.mover.notes()
         known = _known(now, notes)
         servers, runs_on = _parsed(members, known)
         require_change(now, servers)
+        if runs_on and metadata is not None:
+            try:
+                nodes = metadata()
+            except EpochlakeError as error:
+                logger.info("it is not known whether the log has nodes %s: %s", sorted({*runs_on.values()}), error)
+            else:
+                _require_nodes(nodes, runs_on)
         return _proposed(now, servers, None, {}, runs_on)
 
     def propose(self, cluster: Cluster, candidates: Sequence[str] = ()) -> CoordinationProposed:
@@ -153,11 +169,13 @@ class Ensemble:
         now, notes = self.mover.configuration(), self.mover.notes()
         known = _known(now, notes)
         named, said = _parsed(candidates, known)
+        metadata = cluster.catch_up()
+        _require_nodes(metadata, said)
         runs_on = {int(number): node for number, node in notes.nodes.items()} | said
         # A candidate by its number alone is one of the members: it says where that runs.
         of_number = {server.number: server for server in (*named, *now.servers)}
         answers = _ask_all(tuple(of_number.values()))
-        normal = _normal_nodes(cluster.catch_up())
+        normal = _normal_nodes(metadata)
         found: dict[str, list[Server]] = {}
         unavailable: dict[str, str] = {}
         for number, server in sorted(of_number.items()):
@@ -237,6 +255,22 @@ def _parsed(members: Sequence[str], known: Mapping[int, Server]) -> tuple[list[S
         if node:
             runs_on[server.number] = node
     return servers, runs_on
+
+
+def _require_nodes(metadata: ClusterMetadata, runs_on: Mapping[int, str]) -> None:
+    """Raise InvalidRequest where a server is said to run on a node that the log does not name: it has no rack, so the
+    server would never be chosen.
+    """
+    names = {node.name for node in metadata.directory.nodes.values()}
+    for number, node in runs_on.items():
+        if node not in names:
+            there = ", ".join(sorted(names)[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+            raise InvalidRequest(
+                f"server {number} is said to run on {node}, and the log names no such node",
+                hint=f"Name one of its nodes ({there}), or leave out @{node}"
+                if names
+                else f"Add the node first, or leave out @{node}",
+            )
 
 
 def _normal_nodes(metadata: ClusterMetadata) -> dict[str, Node]:

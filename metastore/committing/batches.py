@@ -7,7 +7,7 @@ was made on; nobody hears of it until the committer has appended its entries.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from epochlake.metastore.committing.outcomes import committed_at, succeeded
 from epochlake.metastore.committing.submissions import Committed, Submission
@@ -55,9 +55,12 @@ class Prepared:
         entry = follower.request_entry(submission.request_id) if submission.named else None
         return committed_at(submission, entry) if entry is not None else succeeded(submission, epoch)
 
-    def fails_what_others_may_append(self) -> bool:
-        """Whether it holds a failure of a submission that somebody may still be about to append."""
-        return any(submission.taken and isinstance(result, Exception) for submission, result in self._results)
+    def fails_what_others_may_append(self, own: Collection[Submission]) -> bool:
+        """Whether it holds a failure of an own submission that somebody may still be about to append."""
+        return any(
+            submission.may_be_landing and isinstance(result, Exception) and submission in own
+            for submission, result in self._results
+        )
 
     def fails_an_earlier_try(self) -> bool:
         """Whether it holds a failure of a request of which somebody may have offered an earlier try."""

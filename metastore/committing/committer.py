@@ -91,7 +91,8 @@ class Committer:
         self._has_heard = False
         self._has_published = False
         self._told_epoch = 0
-        self._told_requests: OrderedDict[str, None] = OrderedDict()
+        self._told_requests: OrderedDict[str, bool] = OrderedDict()
+        """The requests that calls were told are committed, and whether one of them was told that it was the first."""
         self._obstacle = ""
 
     @property
@@ -147,15 +148,20 @@ class Committer:
         if isinstance(submission.outcome, BaseException):
             raise submission.outcome
         if submission.named:
-            self._remember(submission.request_id)
+            told_before |= self._remember(submission.outcome)
         return msgspec.structs.replace(submission.outcome, already=True) if told_before else submission.outcome
 
-    def _remember(self, request_id: str) -> None:
-        """That a call has heard of its commit: one that comes later under this request id is told `already`."""
+    def _remember(self, outcome: Committed) -> bool:
+        """That a call has heard of its commit: one that comes later under this request id is told `already`.
+
+        Whether another one, of those that were on their way at the same time, was told that it is the first.
+        """
         with self._turn:
-            self._told_requests[request_id] = None
+            has_first = self._told_requests.get(outcome.request_id, False)
+            self._told_requests[outcome.request_id] = has_first or not outcome.already
             if len(self._told_requests) > REMEMBERED_REQUESTS:
                 self._told_requests.popitem(last=False)
+            return has_first
 
     def _wait_or_lead(self, submission: Submission) -> None:
         with self._turn:
@@ -358,7 +364,7 @@ class Committer:
                     submission.take(SubmissionStep.LOSE_ANSWER)
                 raise
             self._follower.appended(prepared.entries, prepared.metadata)
-        elif prepared.fails_what_others_may_append():
+        elif prepared.fails_what_others_may_append(batch):
             self._follower.log.fence()
             # It may have landed right before: of this call, as long as it counts as taken.
             self._follower.catch_up()

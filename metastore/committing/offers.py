@@ -104,6 +104,7 @@ class Offers:
         for offer in self._open:
             if any(earlier.request_id == submission.request_id for earlier in offer.submissions):
                 submission.take(SubmissionStep.OFFER)
+                submission.has_joined = True
                 offer.joined.append(submission)
 
     def answered(self) -> list[tuple[Submission, int]]:
@@ -147,7 +148,7 @@ class Offers:
 
     def drop_earlier_tries(self, submissions: Iterable[Submission]) -> EarlierTries:
         """Take away what earlier tries of these requests, by processes that may be gone, have left in line."""
-        requests = {s.request_id for s in submissions if s.named and s.planned is not None and s.expect_epoch is None}
+        requests = {s.request_id for s in submissions if s.may_have_been_offered}
         if not requests:
             return EarlierTries()
         seen = self._queue.drop(lambda data: any(s.request_id in requests for s in decode_proposals(data)))

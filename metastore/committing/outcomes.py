@@ -133,8 +133,13 @@ def committed_at(submission: Submission, entry: Entry) -> Committed | Rejected:
 
 
 def succeeded(submission: Submission, epoch: int) -> Committed:
-    """What was appended on a submission's behalf was not there before it was asked for: not `already`."""
-    already = not (submission.offered or submission.taken)
+    """What was appended on a submission's behalf was not there before it was asked for: not `already`.
+
+    One that is not where it was expected to come was appended for another call of the same process; so was, as far as
+    anybody can tell, what an earlier call has offered.
+    """
+    was_there = not (submission.offered or submission.taken)
+    already = was_there or submission.has_joined or submission.is_elsewhere(epoch)
     return Committed(epoch, submission.request_id, already=already)
 
 

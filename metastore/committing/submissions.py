@@ -109,12 +109,16 @@ class Submission:
         self.expect_epoch = expect_epoch
         self.outcome: Committed | BaseException | None = None
         self.standing = Standing.OWN
+        self.has_joined = False
+        """It came while an offer of an earlier call of its request, by the same process, could still be taken."""
+        self._log_has_moved = False
         _require_text(request_id=request_id, reason=reason, author=author, asked=asked)
         self.planned = _as_followers_see_it(what, asked) if isinstance(what, Event) else None
 
     def take(self, step: SubmissionStep) -> None:
         """Go where a step leads."""
         self.standing = TRANSITIONS[self.standing][step]
+        self._log_has_moved |= step is SubmissionStep.MOVE_LOG
 
     @property
     def offered(self) -> bool:
@@ -125,6 +129,20 @@ class Submission:
     def taken(self) -> bool:
         """Somebody may have taken it, and may be about to append it."""
         return self.standing in (Standing.TAKEN, Standing.OFFERED_AND_TAKEN)
+
+    @property
+    def may_have_been_offered(self) -> bool:
+        """An earlier try of its request, by whichever process, may have been shown to others."""
+        return self.named and self.planned is not None and self.expect_epoch is None
+
+    @property
+    def may_be_landing(self) -> bool:
+        """Somebody may be about to append it, or what he has taken from an earlier try of it: until the log moves."""
+        return self.taken or (self.may_have_been_offered and not self._log_has_moved)
+
+    def is_elsewhere(self, epoch: int) -> bool:
+        """Whether an epoch is not the one that it was to become."""
+        return self.expect_epoch is not None and epoch != self.expect_epoch + 1
 
     def plan(self, metadata: ClusterMetadata) -> tuple[Event, EncodedEvent]:
         """The event on top of `metadata`. Raises Rejected, or whatever the planner raises."""

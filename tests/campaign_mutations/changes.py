@@ -116,17 +116,17 @@ MUTATIONS = (
         "a commit of the index goes over others",
         "070: an entry is put as exactly the version after what was read",
         INDEX,
-        "            position = tail.position + 1\n            if ready is not None",
-        "            position = delta_commits.newest_version(self._storage, self.uri) + 1\n"
-        "            if ready is not None",
+        "                position = tail.position + 1\n                if left and",
+        "                position = delta_commits.newest_version(self._storage, self.uri) + 1\n"
+        "                if left and",
         ROWS,
     ),
     Mutation(
         "an entry that was made ready is used whatever has come before it",
         "100: what was made ready is used where the tail is still the same commit",
         INDEX,
-        "            if ready is not None and ready.fits(self.uri, tail, write_id, epoch, level, by, new):\n",
-        "            if ready is not None:\n",
+        "                if left and left[0].fits(self.uri, tail, write_id, epoch, level, by, new):\n",
+        "                if left:\n",
         ROWS,
     ),
 )

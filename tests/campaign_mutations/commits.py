@@ -85,6 +85,14 @@ MUTATIONS = (
         LOG,
     ),
     Mutation(
+        "a rejection is told of what somebody has taken from an earlier try",
+        "018: before a request is told a failure, the log is fenced against who has claimed an earlier try of it",
+        SUBMISSIONS,
+        "        return self.taken or (self.may_have_been_offered and not self._log_has_moved)\n",
+        "        return self.taken\n",
+        LOG,
+    ),
+    Mutation(
         "one request comes twice into one append",
         "shared appends: a request id is looked up in the batch too",
         BATCHES,
@@ -165,8 +173,8 @@ MUTATIONS = (
         "what was found in the log is told as new",
         "`already` is what an earlier try has committed",
         OUTCOMES,
-        "    already = not (submission.offered or submission.taken)\n",
-        "    already = False\n",
+        "    was_there = not (submission.offered or submission.taken)\n",
+        "    was_there = False\n",
         LOG,
     ),
     Mutation(

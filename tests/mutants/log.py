@@ -61,7 +61,7 @@ MUTANTS = (
     Mutant(
         "a rejection is told while its grounds are not committed",
         "metastore/committing/committer.py",
-        "        elif prepared.fails_what_others_may_append():\n",
+        "        elif prepared.fails_what_others_may_append(batch):\n",
         "        elif False:\n",
         COMMITTER,
     ),

@@ -6,9 +6,10 @@ import hashlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import epochlake
 import pytest
@@ -18,9 +19,12 @@ from epochlake.jobs.agent.http_client import HttpClient
 from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.coordinator.effects.pre_split import PreSplit, PreSplitter
 from epochlake.jobs.replicas.damage import ExpectedFile, check_files
+from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.replicas.streaming import Copier
+from epochlake.jobs.upkeep.compacting import EVERYTHING
+from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.testing import LocalCluster, local_cluster
@@ -255,3 +259,93 @@ def test_an_agent_that_is_killed_within_a_task_has_stored_nothing_or_a_whole_fil
             eventually(lambda: n3.nodes()["n1"].seen == n3.nodes()["n2"].seen == "alive")
             assert repair(lake.cluster, EVENTS, workers=again).complete
             assert again.by_agents > 0
+
+
+def overwrite(lake: LocalCluster, times: int, rows: int) -> None:
+    """Files that lie upon each other, with versions and a delete."""
+    for turn in range(times):
+        notes = [{"id": number, "note": f"turn {turn} of {number}"} for number in range(turn, rows)]
+        lake.cluster.write(EVENTS, notes, consistency="ALL")
+    lake.cluster.delete(EVENTS, [{"id": rows - 1}], consistency="ALL")
+
+
+def shown(lake: LocalCluster) -> list[tuple[int, str]]:
+    rows = lake.cluster.scan(EVENTS, consistency="ALL").read_all().to_pylist()
+    return sorted((row["id"], row["note"]) for row in rows)
+
+
+def live_on(lake: LocalCluster, node: str) -> dict[str, DataFile]:
+    metadata = lake.cluster.catch_up()
+    [volume] = metadata.node(node).volumes
+    address = address_of(lake.cluster.storage, metadata, metadata.table(EVENTS), volume.volume_id)
+    return dict(open_snapshot(address).all_files)
+
+
+def test_ranges_are_merged_by_the_agents_of_their_replicas_and_committed_here(tmp_path: Path) -> None:
+    with lake_of(tmp_path) as lake:
+        overwrite(lake, 3, 200)
+        before = shown(lake)
+        with served(tmp_path, lake, 3) as made:
+            workers = workers_of(lake, made)
+            done = compact(lake.cluster, EVENTS, policy=EVERYTHING, workers=workers)
+            assert done.complete
+            assert done.compacted
+            assert workers.by_itself == 0
+            assert workers.by_agents > 0
+            live = [live_on(lake, node) for node in ("n1", "n2", "n3")]
+            assert live[0] == live[1] == live[2]
+            assert all(file.is_merged for file in live[0].values())
+            assert shown(lake) == before
+            assert repair(lake.cluster, EVENTS, check_bytes=True, workers=workers).differing == 0
+            assert sum(one.until(lambda _: True).tasks.undone for one in made) == 0
+            assert all(one.memory() < 100 << 20 for one in made)
+
+
+@contextmanager
+def before_each_merge(act: Callable[[str], None]) -> Iterator[None]:
+    """Do something to the agent at an address just before it is asked to merge."""
+    ask = HttpClient.ask
+
+    async def noted(self: HttpClient, address: str, path: str, body: bytes | None, **named: Any) -> tuple[int, bytes]:
+        if b'"kind":"merge"' in (body or b""):
+            act(address)
+        return await ask(self, address, path, body, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HttpClient, "ask", noted)
+        yield
+
+
+@pytest.mark.parametrize("what", ["hangs", "dies"])
+def test_a_range_whose_agent_does_not_end_its_merge_is_merged_here_and_once(tmp_path: Path, what: str) -> None:
+    with lake_of(tmp_path) as lake:
+        overwrite(lake, 3, 200)
+        before = shown(lake)
+        with served(tmp_path, lake, 3) as made:
+            workers = workers_of(lake, made, patience=3.0)
+            by_address = {agent.address: agent for agent in made}
+            stopped: dict[str, int] = {}
+
+            def act(address: str) -> None:
+                if what == "dies":
+                    by_address[address].kill()
+                elif address not in stopped:
+                    # The process that merges stands still: its agent answers, and nothing goes on.
+                    stopped[address] = task_process_of(by_address[address])
+                    os.kill(stopped[address], signal.SIGSTOP)
+
+            with before_each_merge(act):
+                done = compact(lake.cluster, EVENTS, policy=EVERYTHING, workers=workers)
+            assert done.complete
+            assert workers.by_itself > 0
+            assert shown(lake) == before
+            live = live_on(lake, "n1")
+            for address, process in stopped.items():
+                told = by_address[address].until(lambda _: True).tasks
+                with suppress(ProcessLookupError):  # its agent has killed it by now
+                    os.kill(process, signal.SIGCONT)
+                    by_address[address].until(lambda state, then=told: state.tasks != then)  # type: ignore[misc]
+            # What comes late nobody names.
+            assert live_on(lake, "n1") == live_on(lake, "n2") == live_on(lake, "n3") == live
+            assert all(file.is_merged for file in live.values())
+            assert shown(lake) == before

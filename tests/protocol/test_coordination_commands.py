@@ -115,6 +115,10 @@ def test_an_ensemble_grows_with_its_cluster_and_moves_away_from_its_first_server
         for impossible in (["1", "2"], ["1", "1", "2"], ["1:observer"], [elsewhere]):
             for dry in (["--dry-run"], []):
                 assert line.json("metadata", "reconfigure", "--coordination", *impossible, *dry).code == 2
+        for words in (["--auto", "1@nosuchnode"], ["1@nosuchnode", "2", "3"]):
+            refused = line.json("metadata", "reconfigure", "--coordination", *words)
+            assert refused.code == 2
+            assert "server 1 is said to run on nosuchnode, and the log names no" in refused.error["message"]
         assert line.done("metadata", "describe", "--coordination")["version"] == grown["version"]
 
         monkeypatch.setenv("EPOCHLAKE__ZOOKEEPER__CONNECT", grown["connect"])

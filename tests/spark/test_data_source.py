@@ -20,6 +20,7 @@ import pytest
 from epochlake.jobs.datasource.log_streaming import LogStream
 from epochlake.jobs.datasource.options import read_options
 from epochlake.jobs.datasource.source import EpochlakeDataSource
+from epochlake.jobs.upkeep.change_generations import keep_divided
 from epochlake.jobs.views.change_streams import stream_statuses
 from epochlake.metastore import configuration as configurations
 from epochlake.placement.dataframes.frames import schema_of
@@ -584,6 +585,24 @@ def test_changes_are_a_batch_between_positions_and_a_stream_that_has_each_once(l
     [status] = stream_statuses(lake.cluster, lake.cluster.catch_up())
     # Spark tells a source that a micro-batch is done when it begins the next one.
     assert [(reader.name, reader.behind) for reader in status.readers] == [("spark", 1)]
+
+
+def test_one_stream_of_a_generation_is_a_batch_and_a_stream(lake: Lake, tmp_path: Path) -> None:
+    """What it ends with, and what is refused: tests/unit/jobs/test_change_parts_for_spark.py."""
+    table = "air.parted"
+    epochlake.create_table(lake.cluster, table, [("id", "int", False), ("gate", "string", True)], ["id"], tablets=2)
+    epochlake.keep_changes(lake.cluster, table)
+    stream_id = lake.cluster.catch_up().table(table).table_id
+    assert keep_divided(lake.cluster, lake.cluster.catch_up().change_streams.by_table[stream_id]).published
+    lake.cluster.write(table, [{"id": key, "gate": "A"} for key in range(8)])
+    first, second = ({"changes": "true", "generation": "1", "stream": number} for number in ("0", "1"))
+    between = lake.load(table, **first).collect()
+    streamed = lake.spark.readStream.format("epochlake").options(conf=str(lake.conf), **second).load(table)
+    options = {"path": str(tmp_path / "out"), "checkpointLocation": str(tmp_path / "checkpoint")}
+    streamed.writeStream.format("parquet").options(**options).trigger(availableNow=True).start().awaitTermination()
+    found = [row["id"] for row in (*between, *lake.spark.read.parquet(str(tmp_path / "out")).collect())]
+    assert sorted(found) == [*range(8)]
+    assert 0 < len(between) < 8
 
 
 def test_changes_are_read_with_the_rows_before_them_as_a_batch_and_as_a_stream(lake: Lake, tmp_path: Path) -> None:

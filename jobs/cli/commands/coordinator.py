@@ -34,7 +34,8 @@ def run(
         typer.Option(
             "--streaming",
             case_sensitive=False,
-            help="Who copies and cuts files: threads here, executors, or agents; else the configuration's.",
+            help="Who copies and cuts files: threads here, executors, or agents, which merge, too; else the "
+            "configuration's.",
         ),
     ] = None,
     agent: Agents = None,
@@ -54,6 +55,7 @@ def run(
         end_unfinished(session.configuration, session.storage)
     where = streaming or Streaming(session.configuration.coordinator.streaming)
     spread: dict[str, Any] = {}
+    mergers = None
     if where is Streaming.SPARK:
         from epochlake.jobs.coordinator.effects.pre_split import PreSplitter
         from epochlake.jobs.coordinator.loads import MEASURING_PARTITIONS, measure_loads
@@ -75,7 +77,7 @@ def run(
         from epochlake.jobs.replicas.streaming import Copier
 
         rate = session.configuration.coordinator.bytes_per_second
-        workers = agent_workers(session, agent)
+        workers = mergers = agent_workers(session, agent)
         # The limit of splitting is kept by who commits: each file counts once.
         spread = {
             "copier": Copier(workers, bytes_per_second=rate),
@@ -88,7 +90,7 @@ def run(
     if not until_idle and rounds is None:
         from epochlake.jobs.upkeep.compaction_track import CompactionTrack
 
-        track = CompactionTrack(session.cluster)
+        track = CompactionTrack(session.cluster, workers=mergers)
         spread |= {"beside": [track, ChangeTrack(session.cluster, woken=track.woken)], "woken": track.woken}
     if keeps_members:
         keeping = LogMemberTrack(session.cluster)

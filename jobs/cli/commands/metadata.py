@@ -140,7 +140,10 @@ def _reconfigure_ensemble(session: Session, members: list[str], what: str, *, dr
         elif what == "--cancel":
             ensemble.mover.cancel()
         elif what != "--status":
-            proposed = ensemble.propose(session.cluster, members) if what == "--auto" else ensemble.named(members)
+            if what == "--auto":
+                proposed = ensemble.propose(session.cluster, members)
+            else:
+                proposed = ensemble.named(members, lambda: session.cluster.catch_up())
             if dry_run:
                 session.show(proposed, text.coordination_proposed)
                 return

@@ -93,6 +93,16 @@ def compact(
     with_spark: Annotated[
         bool, typer.Option("--spark", help="Merge in a Spark job; else this process does, in bounded memory.")
     ] = False,
+    streaming: Annotated[
+        Streaming | None,
+        typer.Option(
+            "--streaming",
+            case_sensitive=False,
+            help="Who merges: threads here, executors (as --spark), or agents; else agents where the configuration has "
+            "these stream.",
+        ),
+    ] = None,
+    agent: Agents = None,
     duration: Annotated[
         str | None,
         typer.Option("--for", metavar="DURATION", help="Begin nothing after so long (1h); what is begun is ended."),
@@ -120,11 +130,16 @@ def compact(
         None if at_most is None else parse_size(at_most), None if duration is None else parse_duration(duration)
     )
     session.cluster.catch_up().table(table)  # before Spark is started for nothing
-    spark = None
-    if with_spark and not dry_run:
+    where = streaming or Streaming(session.configuration.coordinator.streaming)
+    spark = workers = None
+    if (with_spark or streaming is Streaming.SPARK) and not dry_run:
         from epochlake.jobs.spark_session import session as spark_session
 
         spark = spark_session("epochlake-compaction")
+    elif where is Streaming.AGENTS and not with_spark and not dry_run:
+        from epochlake.jobs.cli.asking_agents import agent_workers
+
+        workers = agent_workers(session, agent)
     with interrupted_says(f"what was compacted of {table} until then stays: run it again for the rest"):
         done = run(
             session.cluster,
@@ -135,6 +150,7 @@ def compact(
             tombstone_grace_seconds=grace,
             target_file_bytes=target,
             budget=budget,
+            workers=workers,
         )
     session.show(done, compaction)
     if not dry_run:

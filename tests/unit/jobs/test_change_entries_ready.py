@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.administration.change_streams import keep_changes
+from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
+from epochlake.jobs.gate.commit_phase import CommitPhase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas import change_index
 from epochlake.jobs.replicas.change_index import ChangeIndex
+from epochlake.jobs.replicas.encoding import Replicas
 from epochlake.metastore import delta_commits
+from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.storage.storage import Storage
+from epochlake.metastore.storage.syncing import Syncing
 from epochlake.placement.consistency import ConsistencyLevel
 
 from tests.support.changes import FLIGHTS, alone, applied, flights, index_of, rows, shown, staged_by, swept, told
@@ -123,9 +129,48 @@ def test_a_write_that_fails_leaves_no_entry_that_was_made_ready(kept: SmallClust
 
 def test_a_write_does_without_an_entry_that_cannot_be_made_ready(kept: SmallCluster) -> None:
     full = StorageUnavailable("the disk is full")
-    with patch.object(delta_commits, "prepare_commit", side_effect=full):
+    with (
+        patch.object(delta_commits, "write_prepared", side_effect=full),
+        patch.object(delta_commits, "prepare_commit", side_effect=full),
+    ):
         kept.cluster.write(FLIGHTS, rows({1: "a"}))
+        kept.cluster.write(FLIGHTS, rows({2: "b"}), batch="named")
+    assert told(kept) == [("upsert", 1, "a"), ("upsert", 2, "b")]
+
+
+def test_the_disk_has_an_entry_that_is_made_ready_with_the_write_before_it_lands(kept: SmallCluster) -> None:
+    """One group: the copies, the write among those that may land, the entry; none of them is synced twice."""
+    synced: list[str] = []
+    sync, land = Syncing.sync, CommitPhase.land
+
+    def counted(syncing: Syncing, files: Iterable[str] = (), directories: Iterable[str] = ()) -> None:
+        files = list(files)
+        synced.extend(file for file in files if file.startswith(index_of(kept).uri))
+        sync(syncing, files, directories)
+
+    def landing(phase: CommitPhase) -> Any:
+        assert sorted(Path(file).parent.name for file in synced) == ["_delta_log", "_open", "data"]
+        assert all(Path(file).exists() for file in synced)
+        return land(phase)
+
+    with patch.object(Syncing, "sync", counted), patch.object(CommitPhase, "land", landing):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert len(synced) == 3
     assert told(kept) == [("upsert", 1, "a")]
+
+
+def test_a_write_whose_stream_ends_before_it_lands_leaves_no_entry_that_was_made_ready(kept: SmallCluster) -> None:
+    ended, land = index_of(kept), CommitPhase.land
+
+    def landing(phase: CommitPhase) -> Any:
+        assert [".tmp-" in path.name for path in Path(ended.log_directory).iterdir()].count(True) == 1
+        drop_changes(kept.cluster, FLIGHTS)
+        return land(phase)
+
+    with patch.object(CommitPhase, "land", landing):
+        kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert shown(kept) == {1: "a"}
+    assert [path.name for path in Path(ended.log_directory).iterdir() if ".tmp-" in path.name] == []
 
 
 def test_vacuum_takes_old_entries_that_a_writer_who_died_has_made_ready(kept: SmallCluster) -> None:
@@ -136,3 +181,34 @@ def test_vacuum_takes_old_entries_that_a_writer_who_died_has_made_ready(kept: Sm
     assert swept(kept) == 1
     assert not Path(prepared).exists()
     assert told(kept) == [("upsert", 1, "a")]
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["announced", "alone"])
+def test_a_copy_that_the_disk_has_not_taken_while_the_next_file_was_made_is_none(
+    tmp_path: Path, announced: bool
+) -> None:
+    """It is deleted; who was told of it while it was there fails."""
+    storage = Storage(StorageSettings())
+    replicas = Replicas(storage, str(tmp_path))
+    whole = storage.sync_always
+
+    def broken(files: Iterable[str] = (), directories: Iterable[str] = ()) -> None:
+        files = list(files)
+        if any("first" in file for file in files):
+            raise StorageUnavailable("the device reports an error")
+        whole(files, directories)
+
+    def beside() -> Any:
+        assert len(list(tmp_path.iterdir())) == 2
+        return lambda: None
+
+    with patch.object(storage, "sync_always", broken):
+        for name in ("first", "second"):
+            assert replicas.store((), "label", name, pa.py_buffer(b"data")) == {}
+        if announced:
+            with pytest.raises(StorageUnavailable, match="device"):
+                replicas.sync(beside)
+        else:
+            assert replicas.sync() == {}
+    replicas.close()
+    assert list(tmp_path.iterdir()) == []

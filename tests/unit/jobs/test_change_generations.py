@@ -17,6 +17,7 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.coordinator.effects.sweeping import Sweeper
 from epochlake.jobs.coordinator.tracks.request_scheduling import RequestTrack
 from epochlake.jobs.coordinator.tracks.track import Tally, Track
+from epochlake.jobs.gate.change_streaming import Changes
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.upkeep.change_generations import keep_divided
 from epochlake.jobs.upkeep.change_streams import keep_up
@@ -33,7 +34,7 @@ from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tablets.resizing import Resize
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
-from tests.support.changes import FLIGHTS, aged, alone, flights, gone_back, rows, stream_of, told
+from tests.support.changes import FLIGHTS, aged, alone, flights, gone_back, index_of, rows, stream_of, told
 from tests.support.clusters import SmallCluster
 from tests.support.killed_access import Killed, killed_at
 from tests.support.slices import some
@@ -250,6 +251,54 @@ def test_a_reader_with_a_name_finishes_a_generation_before_the_next(kept: SmallC
     changes.commit()
     assert list(kept.cluster.changes(FLIGHTS, reader="r", generation=1, stream=0)) == []
     assert list(kept.cluster.changes(FLIGHTS, reader="r", generation=2, stream=0)) == []
+
+
+def test_a_name_that_reads_one_stream_is_refused_another_one_whose_changes_it_would_miss(kept: SmallCluster) -> None:
+    divided(kept)
+    kept.cluster.write(FLIGHTS, rows(dict.fromkeys(range(8), "a")))
+
+    def read(stream: int | None, generation: int | None = 1, **asked: int) -> Changes:
+        changes = kept.cluster.changes(FLIGHTS, reader="r", generation=generation, stream=stream, **asked)
+        for _ in changes:
+            pass
+        return changes
+
+    first = read(0)
+    first.commit()
+    with pytest.raises(InvalidRequest, match="before that in stream 1 of generation 1"):
+        read(1)
+    with pytest.raises(InvalidRequest, match="before that in all changes"):
+        read(None, None)
+    other = read(1, after=0)  # it was said from where
+    with pytest.raises(InvalidRequest, match="has read stream 1 of generation 1"):
+        first.commit()
+    other.commit()
+    resized(kept)
+    divided(kept)
+    ended = read(1)
+    ended.commit()
+    read(3, 2)
+    assert ended.commit().part == (2, 3), "who stood still while another one went on is not listened to"
+    with pytest.raises(InvalidRequest, match="has read stream 3 of generation 2"):
+        read(1)
+    for nonsense in ("4@nosuchnode", True, 1.0):
+        with pytest.raises(InvalidRequest, match=f"{nonsense!r} is no generation"):
+            read(0, nonsense)  # type: ignore[arg-type]
+
+
+def test_a_reader_of_all_changes_from_before_may_go_on_in_streams(kept: SmallCluster) -> None:
+    """What earlier versions have stored of a reader says no stream."""
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    changes = kept.cluster.changes(FLIGHTS, reader="r")
+    list(changes)
+    changes.commit()
+    stored = Path(index_of(kept).uri, "_readers", "r.json").read_bytes()
+    assert b"part" not in stored
+    divided(kept)
+    kept.cluster.write(FLIGHTS, rows(dict.fromkeys(range(8), "b")))
+    found = told(kept, reader="r", generation=1, stream=0)
+    assert found
+    assert {note for _, _, note in found} == {"b"}
 
 
 def test_without_the_feature_nothing_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -443,7 +443,7 @@ def test_a_root_that_fails_when_it_may_land_leaves_no_write_that_is_waited_for(
     announce = Intents._announce
 
     def put_and_fail(self: Intents, *given: Any) -> None:
-        announce(self, *given)
+        announce(self, *given)()
         raise StorageUnavailable("the root did not answer")
 
     with patch.object(Intents, "_announce", put_and_fail), pytest.raises(StorageUnavailable, match="did not answer"):
@@ -462,9 +462,16 @@ def test_a_write_that_is_staged_again_leaves_nothing_of_its_first_try(kept: Smal
 def test_a_write_that_was_killed_while_it_was_staged_and_announced_is_forgotten_with_its_files(
     kept: SmallCluster,
 ) -> None:
-    with patch.object(encoding.Replicas, "sync", side_effect=Killed), pytest.raises(Killed):
+    announce = Intents.announce
+
+    def announced_and_killed(self: Intents, *given: Any) -> None:
+        announce(self, *given)
+        raise Killed
+
+    with patch.object(Intents, "announce", announced_and_killed), pytest.raises(Killed):
         kept.cluster.write(FLIGHTS, rows({1: "a"}))
-    assert settle(kept.cluster, stream_of(kept))[0] == 0
+    assert len(Intents(kept.cluster.storage, index_of(kept)).all()) == 1
+    assert settle(kept.cluster, stream_of(kept)) == (0, 0, 1)
     for path in replica_files(kept):
         path.unlink()
     settle(kept.cluster, stream_of(kept))

@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.upkeep.coordination_members import _chosen, _parsed
-from epochlake.metastore.coordination.ensemble import OBSERVER, Server, parse_configuration, parse_server
+from epochlake.jobs.upkeep.coordination_members import Ensemble, _chosen, _parsed
+from epochlake.metastore.coordination.ensemble import (
+    OBSERVER,
+    EnsembleConfiguration,
+    Server,
+    parse_configuration,
+    parse_server,
+)
+from epochlake.metastore.coordination.reconfiguring import EnsembleNotes
 from epochlake.metastore.coordination.server_files import DYNAMIC, STATIC, digest_of, write_server_files
+from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node, NodeId, NodeState
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.log_members import member_count
+from epochlake.testing import local_cluster
 
 from tests.support.command_line import CommandLine
 from tests.support.storages import STORAGE
@@ -90,6 +100,46 @@ def test_known_servers_are_named_by_their_numbers() -> None:
 def test_what_names_no_server_is_refused(named: str, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         _parsed([named], {4: server(4)})
+
+
+class Quiet:
+    """An ensemble of three servers that nobody has to ask."""
+
+    def configuration(self) -> EnsembleConfiguration:
+        return EnsembleConfiguration(1, (server(1), server(2), server(3)))
+
+    def notes(self) -> EnsembleNotes:
+        return EnsembleNotes(nodes={"1": "gone"})
+
+
+def ensemble() -> Ensemble:
+    made = Ensemble.__new__(Ensemble)
+    made.mover = Quiet()  # type: ignore[assignment]
+    return made
+
+
+def test_a_server_runs_on_a_node_that_the_log_names_as_far_as_the_log_can_be_read(tmp_path: Path) -> None:
+    with local_cluster(tmp_path / "lake", nodes=2, replication=2, racks=2) as lake:
+        metadata = lake.cluster.catch_up()
+        words = ["1", "2@n2", "4=zk4:2888:3888;2181@nosuchnode"]
+        with pytest.raises(
+            InvalidRequest, match="server 4 is said to run on nosuchnode, and the log names no"
+        ) as error:
+            ensemble().named(words, lambda: metadata)
+        assert error.value.hint == "Name one of its nodes (n1, n2), or leave out @nosuchnode"
+        with pytest.raises(InvalidRequest, match="server 4 is said to run on nosuchnode"):
+            ensemble().propose(lake.cluster, words)
+    proposed = ensemble().named(["1", "2@n2", "4=zk4:2888:3888;2181@n1"], lambda: metadata)
+    assert proposed.runs_on == {"2": "n2", "4": "n1"}
+
+    def away() -> ClusterMetadata:
+        raise StorageUnavailable("the root is away")
+
+    def unasked() -> ClusterMetadata:
+        raise AssertionError("nothing was said of a node")
+
+    assert ensemble().named(words, away).runs_on == {"2": "n2", "4": "nosuchnode"}
+    assert ensemble().named(["1", "2", "3"], unasked).runs_on == {}
 
 
 def test_a_server_begins_with_the_members_and_itself_and_keeps_what_somebody_has_set(tmp_path: Path) -> None:

@@ -238,3 +238,24 @@ def test_a_request_that_an_earlier_call_has_heard_of_is_there_already_whoever_sa
     for number in range(4):
         committer.commit(ON, request_id=f"other {number}")
     assert len(committer._told_requests) == 2
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["the first", "already"])
+def test_of_two_calls_of_one_request_at_once_one_at_most_is_told_that_it_is_the_first(
+    monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    """Both wait when others append it, or when an answer of the log is lost: neither is earlier than the other."""
+    committer, found = Committer(Follower(begun()), LocalQueue(), author="a"), list[bool]()
+
+    def answered_after_another_call(submission: Submission) -> None:
+        if not found:
+            found.append(False)
+            found[0] = committer.commit(ON, request_id="nightly").already
+            submission.outcome = Committed(7, submission.request_id)
+        else:
+            submission.outcome = Committed(7, submission.request_id, already=told)
+
+    monkeypatch.setattr(committer, "_wait_or_lead", answered_after_another_call)
+    assert committer.commit(ON, request_id="nightly").already is not told
+    assert found == [told]
+    assert committer.commit(ON, request_id="nightly").already

@@ -283,6 +283,26 @@ def test_what_nobody_can_have_tried_before_is_not_looked_for_and_costs_no_fence(
     assert "fence" not in steps.done
 
 
+def test_a_rejection_is_not_told_of_what_somebody_has_taken_from_an_earlier_try() -> None:
+    """He stands still with it, the process that had offered it is dead, and it is asked for again."""
+    log, line, steps = begun(), SteppedQueue(Steps()), Steps()
+    line.offers[1] = offered(ResumeChanges(), "mine")
+    late = Claimer(log.shared, line, [PauseChanges("x")])
+    late.claim()
+    commits = Committer(Follower(SteppedLog(log, steps)), LocalQueue(), author="a")
+    with pytest.raises(Rejected, match="not-paused"):
+        commits.commit(ResumeChanges(), request_id="mine")
+    assert steps.done.count("fence") == 1
+    late.append()
+    assert "mine" not in request_ids(log)
+    # Of an id that was made up for the call there is no earlier try, and planners are never offered.
+    with pytest.raises(Rejected, match="not-paused"):
+        commits.commit(ResumeChanges())
+    with pytest.raises(Rejected, match="not-paused"):
+        commits.commit(lambda _: ResumeChanges(), request_id="planned")
+    assert steps.done.count("fence") == 1
+
+
 # Answers of those who have committed what was offered
 
 

@@ -51,3 +51,16 @@ def test_what_another_process_had_asked_for_was_there_already_however_it_was_fou
             one.take(step)
         assert committed_at(one, theirs) == Committed(theirs.epoch, "r", already=True)
         assert committed_at(one, mine) == Committed(mine.epoch, "r", already=not steps)
+
+
+def test_what_was_appended_for_another_call_of_the_same_process_is_told_as_there_already() -> None:
+    """A call that came while an earlier one's offer could still be taken; one that was to come elsewhere."""
+    mine = sealed(SwitchBalancing(on=False), START, request_id="r", author="me")
+    joined = submission()
+    joined.take(SubmissionStep.OFFER)
+    joined.has_joined = True
+    assert committed_at(joined, mine) == Committed(mine.epoch, "r", already=True)
+    for expected, already in ((mine.epoch - 1, False), (mine.epoch, True), (mine.epoch - 2, True)):
+        one = Submission(SwitchBalancing(on=False), "r", "me", "", 0.0, expected)
+        one.take(SubmissionStep.LOSE_ANSWER)
+        assert committed_at(one, mine) == Committed(mine.epoch, "r", already=already)

@@ -14,7 +14,7 @@ import pytest
 from epochlake.jobs.agent.agent import Agent, AgentSettings, opened
 from epochlake.jobs.agent.documents import Health
 from epochlake.jobs.agent.home import TAG
-from epochlake.jobs.agent.http_client import HttpClient
+from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.http_server import HttpServer, Request, Response
 from epochlake.jobs.agent.messages import LARGEST, PROTOCOL, Answer, Call, Introduction, Refusal, Seen, Sighting, Tag
 from epochlake.jobs.agent.routes import OPEN_TO_ALL, Routes
@@ -336,3 +336,68 @@ def test_nobody_who_answers_keeps_an_agent_waiting(tmp_path: Path) -> None:
             assert await asyncio.wait_for(served.agent.reach(address), 10) is None
 
     play(tmp_path, scene)
+
+
+HEAD = "POST /probe HTTP/1.1\r\nHost: x\r\n"
+BROKEN: dict[str, tuple[str, str]] = {
+    "no line of HTTP": ("hello\r\n\r\n", "this is no request of HTTP/1.1"),
+    "bytes": ("\x00\x01\r\n\r\n", "this is no request of HTTP/1.1"),
+    "no host": ("GET / HTTP/1.1\r\n\r\n", "this is no request of HTTP/1.1"),
+    "two lengths": (f"{HEAD}Content-Length: 1\r\nContent-Length: 2\r\n\r\n", "this is no request of HTTP/1.1"),
+    "a chunk without a size": (f"{HEAD}Transfer-Encoding: chunked\r\n\r\nzz\r\n", "this is no request of HTTP/1.1"),
+    "another encoding": (f"{HEAD}Transfer-Encoding: gzip\r\n\r\nabc", "this encoding of a body is not understood"),
+    "a long head": (f"{HEAD}A: {'a' * 30_000}\r\n\r\n", "a head has at most 16,384 bytes"),
+    "TLS": ("\x16\x03\x01\x02\x00\x01\r\n\r\n", "it speaks TLS, which this agent was not started with"),
+    "no path": ("GET //[ HTTP/1.1\r\nHost: x\r\n\r\n", "what is asked for is no path"),
+    "nothing": ("", ""),
+    "half a head": ("GET / HTTP/1.1\r\nHo", ""),
+    "half a body": (f"{HEAD}Content-Length: 10\r\n\r\nabc", ""),
+}
+"""What comes, and what is said of it: nothing where whoever asked has gone."""
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_no_request_is_one_line_in_the_log_and_in_words_of_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    sent, said = BROKEN[what]
+
+    async def scene(served: Served) -> None:
+        received = await served.raw(sent.encode("latin-1"), end=True)
+        if said:
+            body = received.partition(b"\r\n\r\n")[2]
+            assert msgspec.json.decode(body, type=Refusal) == Refusal("malformed", said)
+        else:
+            assert received == b""
+        assert dict(served.server.refused) == ({"malformed": 1} if said else {"gone": 1})
+
+    play(tmp_path, scene)
+    told = [record.getMessage() for record in caplog.records if "http_server" in record.name]
+    assert told == ([f"refused 127.0.0.1 (malformed): {said}"] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"", "it closed the connection before its answer was there"),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", "it closed the connection before its answer was there"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", "it closed the connection before its answer was there"),
+        (b"hello\r\n\r\n", "what comes is no answer in HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -9\r\n\r\nabc", "what comes is no answer in HTTP"),
+    ],
+)
+def test_what_is_no_answer_is_said_in_words_of_ours(sent: bytes, said: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(sent)
+        writer.close()
+
+    async def scene() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            with pytest.raises(AgentUnreachable) as failed:
+                await HttpClient().ask(address, "/health", timeout=60)
+        assert str(failed.value) == f"the agent at {address} cannot be asked: {said}"
+
+    asyncio.run(scene())

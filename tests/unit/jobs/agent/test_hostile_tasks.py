@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import msgspec
 import pytest
-from epochlake.jobs.agent.agent_workers import AgentFailed, _Limits, _Order
+from epochlake.jobs.agent.agent_workers import AgentFailed, MergesUnknown, _Agents, _Limits, _Order
 from epochlake.jobs.agent.file_serving import CHUNK, MOST_READS, FileServing
 from epochlake.jobs.agent.home import View
 from epochlake.jobs.agent.http_client import HttpClient
@@ -24,6 +24,8 @@ from epochlake.jobs.agent.remote_files import Asker, RemoteStorage, fetch
 from epochlake.jobs.agent.running import tls_of
 from epochlake.jobs.agent.task_messages import (
     MOST_TASKS,
+    MergeSource,
+    MergeWork,
     ReplicaPlace,
     ResolvedPlace,
     Task,
@@ -73,6 +75,27 @@ def member_of(served: Served, volume: Path) -> None:
     served.agent.view = View(MINE, 3, "h", 1, 0.0, nodes)
 
 
+MERGE = MergeWork(
+    table=msgspec.Raw(b"{}"),
+    label="1-0",
+    sources=(MergeSource(FILE["path"], 0, 1, True),),  # type: ignore[arg-type]
+    purge_before=0,
+    expired_before={},
+    target_file_bytes=1,
+)
+
+
+def merge(**more: Any) -> TaskOrder:
+    """An order to merge what is said of it otherwise."""
+    like: dict[str, Any] = {"kind": TaskKind.MERGE, "source": None, "file": None}
+    given = {name: more.pop(name) for name in ("low", "high", "source", "kind", "target") if name in more}
+    return order(task(**{**like, **given}, merge=msgspec.structs.replace(MERGE, **more)))
+
+
+def merge_of(path: str = str(FILE["path"]), low: int = 0, high: int = 1) -> TaskOrder:
+    return merge(sources=(MERGE.sources[0], MergeSource(path, low, high, True)))
+
+
 def renamed(**more: str) -> dict[str, Any]:
     return {**FILE, **more}
 
@@ -109,6 +132,26 @@ REFUSED: dict[str, tuple[TaskOrder | bytes, int, str]] = {
     "no file": (order(task(file=[1])), 400, "malformed"),
     "a copy from nowhere": (order(task(source=None)), 400, "malformed"),
     "a check from somewhere": (order(task(kind=TaskKind.CHECK)), 400, "malformed"),
+    "a merge of nothing": (merge(sources=()), 400, "malformed"),
+    "a merge without a word of it": (order(task(kind=TaskKind.MERGE, source=None)), 400, "malformed"),
+    "a copy with a merge": (order(task(merge=MERGE)), 400, "malformed"),
+    "a merge of another's files": (merge(source=THERE), 400, "malformed"),
+    "a merge in a table that is the parent": (
+        merge(target=msgspec.structs.replace(HERE, table_id="..")),
+        400,
+        "malformed",
+    ),
+    "a merge of a file outside": (merge_of("../../0c6f.parquet"), 400, "malformed"),
+    "a merge of an absolute file": (merge_of("/etc/0c6f.parquet"), 400, "malformed"),
+    "a merge of a file of the log": (merge_of("_delta_log/0c6f.parquet"), 400, "malformed"),
+    "a merge of no tokens": (merge_of(low=1, high=0), 400, "malformed"),
+    "a merge of tokens without end": (merge_of(high=2**63), 400, "malformed"),
+    "a merge for no tokens": (merge(low=2, high=1), 400, "malformed"),
+    "a merge that ends at no time": (merge(purge_before=-(2**64)), 400, "malformed"),
+    "a merge of a time without end": (merge(expired_before={"at": 2**63}), 400, "malformed"),
+    "a merge into files of no size": (merge(target_file_bytes=0), 400, "malformed"),
+    "a merge with a label without end": (merge(label="l" * 300), 400, "malformed"),
+    "a merge on another node": (merge(target=THERE), 409, "not-here"),
     "a volume of another node": (order(task(target=THERE)), 409, "not-here"),
     "a volume that the log does not name": (
         order(task(target=msgspec.structs.replace(HERE, volume="d9"))),
@@ -601,6 +644,26 @@ def test_an_answer_about_tasks_that_is_none_ends_the_agents_part(what: str) -> N
             list(asking.done([task()], threading.Event()))
 
     asyncio.run(lying(answer, scene))
+
+
+def test_an_agent_of_a_release_before_merges_nothing_and_goes_on_with_all_else() -> None:
+    async def answer(request: Request) -> Response:
+        return Response(400, msgspec.json.encode(Refusal("malformed", "this is no taskorder: Invalid enum value")))
+
+    def scene(address: str) -> None:
+        asking = _Order(HttpClient(), address, "n1", order(), _Limits(seconds=60.0))
+        with pytest.raises(MergesUnknown):
+            list(asking.done(merge().tasks, threading.Event()))
+        with pytest.raises(AgentFailed) as failed:
+            list(asking.done([task()], threading.Event()))
+        assert not isinstance(failed.value, MergesUnknown)
+
+    asyncio.run(lying(answer, scene))
+    known = _Agents([], HttpClient())
+    known._known, known._looked = {"n1": "a:1", "n2": "a:2"}, time.monotonic() + 600
+    known.cannot_merge("a:1")
+    assert known.now(["n1"], TaskKind.MERGE) == {"n2": "a:2"}
+    assert known.now(["n1"], TaskKind.CHECK) == known.now(["n1"]) == {"n1": "a:1", "n2": "a:2"}
 
 
 def test_an_order_waits_until_its_agent_has_followed_the_log_to_what_it_names(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.agent.admission import admit
-from epochlake.jobs.agent.admitting import Admitting
+from epochlake.jobs.agent.admitting import AT_ONCE, Admitting
 from epochlake.jobs.agent.home import AgentIdentity, Home, HomeUnwritable
 from epochlake.jobs.agent.http_client import AgentUnreachable
 from epochlake.jobs.agent.join_messages import JoinAnswer, JoinRequest, Outcome, WantedVolume, join_refusal
@@ -117,6 +117,28 @@ def test_a_member_asks_the_log_once_however_often_it_is_asked(caplog: pytest.Log
     assert "is not let in: too few racks" in caplog.text
 
 
+def test_of_many_nodes_that_join_at_once_some_are_decided_at_a_time_and_all_in_the_end() -> None:
+    going, most = [], []
+
+    async def admission(request: JoinRequest) -> JoinAnswer:
+        going.append(request.request_id)
+        most.append(len(going))
+        await asyncio.sleep(0.01)
+        going.remove(request.request_id)
+        return JoinAnswer(request.nonce, Outcome.ACCEPTED, "", 7)
+
+    async def scene() -> None:
+        admitting = Admitting(admission)
+        asked = [changed(ASKED, request_id=f"join-{number}") for number in range(9)]
+        assert {admitting.asked(one).outcome for one in asked} == {Outcome.PENDING}
+        while any(admitting.asked(one).outcome is Outcome.PENDING for one in asked):
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(scene(), 60))
+    assert len(most) == 9
+    assert max(most) == AT_ONCE
+
+
 class Member:
     """In place of the network: answers each question as `says` does."""
 
@@ -190,6 +212,44 @@ def test_members_that_do_not_answer_or_admit_nobody_are_not_the_last_word(home: 
         return next(answers) or JoinAnswer(request.nonce, Outcome.ACCEPTED, "", 7)
 
     assert run(joining(home, Member(one_after_the_other), members=("h1:1", "h2:1"))).phase is Phase.ACCEPTED
+
+
+class Members(Member):
+    """Several, of which each has its own answers."""
+
+    def __init__(self, **answers: list[object]) -> None:
+        self.answers = {f"{name}:1": iter(said) for name, said in answers.items()}
+        self.order: list[str] = []
+        super().__init__(lambda _: None)
+
+    async def ask(self, address: str, path: str, body: bytes, *, timeout: float) -> tuple[int, bytes]:
+        self.order.append(address.partition(":")[0])
+        said = next(self.answers[address])
+        self.says = lambda asked: changed_answer(said, asked.nonce) if isinstance(said, JoinAnswer) else said
+        return await super().ask(address, path, body, timeout=timeout)
+
+
+def changed_answer(said: JoinAnswer, nonce: str) -> JoinAnswer:
+    return msgspec.structs.replace(said, nonce=nonce)
+
+
+NOBODY = Refusal("admits-nobody", "not here")
+ASKS = JoinAnswer("", Outcome.PENDING)
+UNCLEAR = JoinAnswer("", Outcome.PENDING, "it could not find out")
+ACCEPTS = JoinAnswer("", Outcome.ACCEPTED, "", 7)
+
+
+def test_who_asks_the_log_is_asked_for_what_came_of_it_and_who_admits_nobody_is_left_out(home: Home) -> None:
+    gone = AgentUnreachable("gone")
+    member = Members(h1=[NOBODY], h2=[ASKS, ASKS, UNCLEAR, ASKS, ACCEPTS], h3=[NOBODY], h4=[ASKS, gone])
+    state = run(joining(home, member, members=("h1:1", "h2:1", "h3:1", "h4:1")))
+    assert state.phase is Phase.ACCEPTED
+    assert member.order == ["h1", "h3", "h2", "h2", "h2", "h4", "h4", "h2", "h2"]
+
+
+def test_where_all_admit_nobody_they_are_asked_again(home: Home) -> None:
+    member = Members(h1=[NOBODY, NOBODY, ACCEPTS], h2=[NOBODY, NOBODY, NOBODY])
+    assert run(joining(home, member, members=("h1:1", "h2:1"))).phase is Phase.ACCEPTED
 
 
 def test_an_answer_to_an_earlier_question_is_not_taken(home: Home) -> None:
