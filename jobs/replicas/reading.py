@@ -239,8 +239,7 @@ def _looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]], size
     """Whether a row counts, by its bit among the `words` of all files, one file after the other.
 
     The words are a scalar subquery of rows that this process has: that costs no stage, and plans stay short to read.
-    However many files there are, the expression is small: every rule of the optimiser pays for each node of it. And it
-    is made of functions only, since an operator between columns is four times as many calls to the JVM as one of these.
+    However many files there are, the expression is small: every rule of the optimiser pays for each node of it.
     `sizes` in bytes, of all files that are scanned.
     """
     from pyspark.sql import functions as F
@@ -254,9 +253,8 @@ def _looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]], size
     word = F.get(
         spark.createDataFrame(one_row).scalar(), F.expr(f"cast(shiftright(_metadata.row_index, 6) as int) + {begin}")
     )
-    bit = F.getbit(word, F.expr("cast(_metadata.row_index & 63 as int)"))
-    # The bit is null where no word is told of a file, and what is found at null is null as well: only 1 is no null.
-    return F.isnull(F.get(F.expr("array(null, 1)"), bit))
+    # Null, and not 1, where no word is told of a file.
+    return ~F.getbit(word, F.expr("cast(_metadata.row_index & 63 as int)")).eqNullSafe(1)
 
 
 def _by_name(begins: Mapping[str, int]) -> str:
