@@ -179,8 +179,18 @@ def commit_streamed(
             raise SideEffectFailed("some of what was streamed together has landed by itself")
         case FencedOff(fence=fence):
             raise SideEffectFailed(f"the pending replica is fenced at {fence}: a newer coordinator is at work")
-        case Unreachable(reason=reason):
+        case Unreachable(reason=reason, on_another=on_another):
+            if on_another and receipts is not None:
+                _doubt(receipts, table_id, Receipt(volume, version, session))
             raise SideEffectFailed(reason)
+
+
+def _doubt(receipts: Receipts, table_id: TableId, receipt: Receipt) -> None:
+    """Have a copy that came in the place of the pending replica not stand for what was streamed before."""
+    try:
+        receipts.doubt(table_id, receipt)
+    except StorageUnavailable as error:
+        raise SideEffectFailed.of(error) from error
 
 
 def leave_receipt(receipts: Receipts | None, table_id: TableId, receipt: Receipt) -> None:

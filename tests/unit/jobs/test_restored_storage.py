@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from epochlake.jobs.coordinator.effects.replicas import commit_streamed
+from epochlake.jobs.coordinator.errors import SideEffectFailed
 from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas.fences import open_session, raise_fence
 from epochlake.jobs.replicas.receipts import Receipts
+from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.metastore import delta_commits
@@ -22,6 +25,7 @@ from epochlake.placement.ring.state import Step
 from epochlake.placement.tablets.transitions import Stage
 
 from tests.support.clusters import FOUR, SmallCluster, SmallTable, placed, without_zookeeper
+from tests.support.replicas import store
 from tests.support.rings import FOUR as FOUR_ON_RING
 from tests.support.rings import QUICK, SPREAD, rebuild, ringed
 from tests.support.storages import STORAGE
@@ -132,6 +136,37 @@ def test_what_lands_late_on_a_restored_table_does_not_stand_for_what_that_lacks(
     repair(cluster.cluster, "air.flights")
     with cluster.without("B"):
         assert {written, late} <= {*cluster.read(cluster.pipeline())}
+
+
+def test_what_is_streamed_late_to_a_restored_table_does_not_stand_for_what_was_streamed_before(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for a coordinator: its commits to a pending replica have one name, and their numbers grow."""
+    address, whole, put = cluster.address("A"), cluster.cluster, delta_commits.put_replicated_commit
+    directory, backup = cluster.directory / "A", cluster.directory / "backup"
+    assert open_session(address, cluster.metadata.epoch, "s") == cluster.metadata.epoch
+    shutil.copytree(directory, backup)
+
+    def stream(version: int) -> bool:
+        stored = store(address, ids=[version])
+        place = (cluster.metadata, cluster.table.table_id, *cluster.volumes("A"))
+        return commit_streamed(whole.storage, whole.ledger, *place, [stored], ["s"], version, whole.receipts)
+
+    assert stream(1)
+
+    def put_late(*commit: Any) -> bool:
+        shutil.rmtree(directory)
+        shutil.move(backup, directory)
+        assert raise_fence(address, cluster.metadata.epoch + 1) == cluster.metadata.epoch + 1
+        return put(*commit)
+
+    monkeypatch.setattr(delta_commits, "put_replicated_commit", put_late)
+    with pytest.raises(SideEffectFailed, match="exchanged"):
+        stream(2)
+    there = open_snapshot(address)
+    assert there.applied("s") == 2
+    [*known] = whole.receipts.of(cluster.table.table_id)[address.volume_id]
+    assert not all(receipt.seen_in(there) for receipt in known)
 
 
 def test_a_restored_replica_gives_nobody_its_rows(cluster: SmallCluster) -> None:
