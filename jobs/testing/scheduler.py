@@ -240,6 +240,9 @@ class Scheduler:
             self._current = None
             if actor.greenlet.dead:
                 self._ended(actor)
+        if self.is_late:
+            # Who had to end with the world has no outcome that anybody may judge, even if nobody else is waited for.
+            raise StepsUsedUp(f"{self.steps} steps and too much time, and cut off at the end")
 
     def end(self) -> None:
         """The world is over: its actors are let go, and whatever they would do now ends them."""

@@ -11,9 +11,10 @@ from epochlake.jobs import campaign
 from epochlake.jobs.testing import coverage, log_drawing, merge_drawing, nemesis, row_drawing, row_themes
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings, decoded, encoded
-from epochlake.jobs.testing.scheduler import Step
+from epochlake.jobs.testing.scheduler import Process, Step, WorldEnded
 from epochlake.jobs.testing.shrinking import shrunk
 from epochlake.jobs.testing.timeline import WIDTH, timeline
+from epochlake.jobs.testing.world import World
 
 KEPT = Path(__file__).parents[2] / "data" / "histories"
 
@@ -253,6 +254,31 @@ def test_a_history_that_has_not_ended_when_the_time_is_over_is_cut_off_and_told(
     assert "log history 1 had not ended after" in said
     assert "0 log histories" in said
     assert "VIOLATION" not in said
+
+
+def test_what_the_last_one_of_a_history_was_at_when_it_was_cut_off_is_no_violation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At rest nobody else is waited for: the end of the world must not be taken for an outcome of who looks at it."""
+    looked: list[World] = []
+    reached: list[World] = []
+    log = World.log
+
+    def ended(world: World, process: Process) -> object:
+        if not looked:
+            return log(world, process)
+        reached.append(world)
+        world.scheduler.is_late = True  # as the alarm does it
+        raise WorldEnded
+
+    monkeypatch.setattr("epochlake.jobs.testing.scheduler.LOOK_SECONDS", 3600.0)  # and the alarm itself does not
+    monkeypatch.setattr("epochlake.jobs.testing.log_histories._findings", lambda world, _: looked.append(world) or [])
+    monkeypatch.setattr(World, "log", ended)
+    scenario = Scenario("log", 1, 1.0, parts=(Part("p", "commits", ((Operation("commit", name="x"),),)),))
+    done = campaign.run(scenario, until=0.0)
+    assert reached
+    assert done.is_cut_off
+    assert not done.violations
 
 
 def test_shortening_ends_when_the_time_is_over() -> None:
