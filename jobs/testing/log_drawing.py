@@ -65,6 +65,7 @@ def log_scenario(seed: int, weights: Weights = {}, *, theme: LogTheme | None = N
             seconds=round(chance.uniform(0.1, seconds / 2), 3),
         )
         faults += _dying_with_it(chance, theme, back) if theme.unannounced else [back]
+        faults += [_once_more(chance, back, seconds) for _ in range(theme.backs - 1)]
     snapshots = chance.choice(theme.snapshots) if delta else 0
     if snapshots and chance.random() < theme.flipped:
         faults += _harms(drawing, SNAPSHOT_FAULTS, SNAPSHOTS, chance.randint(*theme.harms), (0.0, seconds))
@@ -107,6 +108,14 @@ def _dying_with_it(chance: random.Random, theme: LogTheme, back: Fault) -> list[
     nth = chance.choice([1, 2, 3])
     at = msgspec.structs.replace(back, when="log link", nth=nth, seconds=round(chance.uniform(*theme.lengths[0]), 3))
     return [at, Fault("kill", back.at, when="log link, done", nth=nth)]
+
+
+def _once_more(chance: random.Random, back: Fault, seconds: float) -> Fault:
+    """The log goes back again: to the same time as before in some histories, and to a later one in others."""
+    went = back.at + back.seconds
+    at = chance.choice([back.at, chance.uniform(back.at, went), went + 1.0])
+    again = went + chance.uniform(1.5, seconds / 2) - at
+    return msgspec.structs.replace(back, at=round(at, 3), seconds=round(again, 3))
 
 
 def _anything(drawing: Drawing, seconds: float, victims: Sequence[str], *, delta: bool, crowded: bool) -> list[Fault]:

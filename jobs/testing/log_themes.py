@@ -35,11 +35,11 @@ class LogTheme(NamedTuple):
 
     The log: `tables` is how likely it is a real Delta table. `upkeep`: what is done to it, `keepers`: by how many,
     `upkeep_paces`: their longest waits, `chores`: how much, `crowded`: how likely a crowd compacts it. `restored`: how
-    likely it goes back, `accepting`: how many accept what is lost then, before all is over. `compacting`: after how
-    many files it is compacted, `checkpoints` and `snapshots`: after how many commits and epochs there is one.
-    `latencies`: how slow disks are, `deadlines`: of storage, in seconds. `unannounced`: whether the log goes back to
-    right before an append whose process dies with it. `unread`: how likely nobody looks at the metadata after a commit,
-    so that who was told by another one what has become of it has not read the log.
+    likely it goes back, `backs`: how often, `accepting`: how many accept what is lost then, before all is over.
+    `compacting`: after how many files it is compacted, `checkpoints` and `snapshots`: after how many commits and epochs
+    there is one. `latencies`: how slow disks are, `deadlines`: of storage, in seconds. `unannounced`: whether the log
+    goes back to right before an append whose process dies with it. `unread`: how likely nobody looks at the metadata
+    after a commit, so that who was told by another one what has become of it has not read the log.
 
     Log members: `operators` is how many change them; (0, 0): the log has none. `restored` is how likely the root is
     lost then, or comes back as it was, `flipped` how likely a directory that may be lost is. `upkeep_paces` and
@@ -71,6 +71,7 @@ class LogTheme(NamedTuple):
     chores: tuple[int, int] = (1, 5)
     crowded: float = 0.3
     restored: float = 0.4
+    backs: int = 1
     accepting: tuple[int, int] = (0, 2)
     compacting: tuple[int, ...] = (2, 4, 32)
     checkpoints: tuple[int, ...] = (50,)
@@ -265,6 +266,11 @@ GONE_BACK = LogTheme(
     accepting=(3, 6),
 )
 """A log that goes back, and an operator who soon lets the cluster go on there, while others know what is lost."""
+
+BACK_TWICE = GONE_BACK._replace(
+    seconds=(9.0, 16.0), processes=(2, 3), commits=(4, 6), paces=(1.0, 2.0, 4.0), backs=2, accepting=(3, 6)
+)
+"""The same, twice: to before the loss that was accepted, or to between the two, or while nobody has accepted it yet."""
 
 UNANNOUNCED = GONE_BACK._replace(
     seconds=(6.0, 12.0),
