@@ -67,6 +67,8 @@ class Holdings:
         self._replicas: dict[str, ReplicaFiles] = {}
         self._arrived: dict[tuple[TabletKey, int], dict[Acknowledged, None]] = {}
         """By transitions, with the epochs at which they began: what their pending replicas have acknowledged."""
+        self._arrived_on_ring: dict[tuple[VolumeId, Acknowledged], None] = {}
+        """What replicas on the ring have acknowledged that are written, and not read yet."""
 
     def deleting(self, keys: Iterable[int]) -> None:
         """From now on these keys may have been deleted."""
@@ -89,7 +91,7 @@ class Holdings:
         before, self._metadata = self._metadata, metadata
         if before is None or _who_is_read(before) != _who_is_read(metadata):
             self._look(metadata, list(self._acknowledged))
-        if before is not None and before.tablets is not metadata.tablets:
+        if before is not None and (before.tablets is not metadata.tablets or before.rings is not metadata.rings):
             self._look_at_pending(metadata)
         if before is not None and before.tablets is not metadata.tablets and not self._loses_power:
             for text in self._given_up(metadata):
@@ -254,10 +256,12 @@ class Holdings:
         return False
 
     def _arrive(self, metadata: ClusterMetadata, rows: Iterable[Acknowledged]) -> None:
-        """Remember which of these the pending replicas of tablets have."""
-        if not metadata.tablets.transitions:
-            return
+        """Remember which of these the pending replicas have."""
         table = metadata.table(TABLE)
+        if metadata.is_on_ring(table.table_id):
+            return self._arrive_on_ring(metadata, rows)
+        if not metadata.tablets.transitions:
+            return None
         placements, lows, rows_of = self._lookup(metadata)
         for row in rows:
             tablet = placements.unit(bisect_right(lows, token_of(row.key)) - 1)
@@ -267,9 +271,39 @@ class Holdings:
             there = rows_of(moving.pending)
             if there is not None and self._is_held(row, there):
                 self._arrived.setdefault((moving.key, moving.started_epoch), {})[row] = None
+        return None
+
+    def _arrive_on_ring(self, metadata: ClusterMetadata, rows: Iterable[Acknowledged]) -> None:
+        """Remember which of these the replicas have that gain ranges."""
+        if not metadata.rings.operations:
+            return
+        placements, lows, rows_of = self._lookup(metadata)
+        for row in rows:
+            for volume in _pending(placements, lows, row.key):
+                there = rows_of(volume)
+                if there is not None and self._is_held(row, there):
+                    self._arrived_on_ring[volume, row] = None
+
+    def _look_at_pending_on_ring(self, metadata: ClusterMetadata) -> None:
+        """A replica is made ready once for each operation: what has come to it stays there until it is read, or the
+        operation goes back.
+        """
+        if not self._arrived_on_ring:
+            return
+        placements, lows, rows_of = self._lookup(metadata)
+        for volume, row in list(self._arrived_on_ring):
+            if volume not in _pending(placements, lows, row.key):
+                del self._arrived_on_ring[volume, row]
+            elif row.key not in self._deleted and not self._is_held(row, rows_of(volume)):
+                del self._arrived_on_ring[volume, row]
+                self.missing.append(
+                    f"the row {row.key, row.note[:20]} had come to {metadata.describe(volume)}, which is about to get "
+                    f"its range, and is not there any more at epoch {metadata.epoch}"
+                )
 
     def _look_at_pending(self, metadata: ClusterMetadata) -> None:
         """A replica is made ready once for each transition: what it has got of it stays there until its end."""
+        self._look_at_pending_on_ring(metadata)
         for (key, started_epoch), rows in list(self._arrived.items()):
             moving = metadata.tablets.transitions.get(key)
             if moving is None or moving.started_epoch != started_epoch or moving.error is not None:
@@ -402,6 +436,12 @@ class Holdings:
                     known = self._times.get((row.key, row.note), row.written_at)
                     self._times[row.key, row.note] = min(known, row.written_at)
         return found
+
+
+def _pending(placements: TablePlacements, lows: list[int], key: int) -> list[VolumeId]:
+    """Who is written and not read yet of a key."""
+    placement = placements.placement(bisect_right(lows, token_of(key)) - 1)
+    return [volume for volume in placement.writes if volume not in placement.reads]
 
 
 def _who_is_read(metadata: ClusterMetadata) -> object:

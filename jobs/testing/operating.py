@@ -13,7 +13,7 @@ from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing.rows import ALL_OF_IT, COLUMNS, KEYSPACE, TABLE, WorldRows, scanned
 from epochlake.jobs.testing.scenario import Operation
-from epochlake.jobs.testing.themes import KEYS, OPERATIONS, RACKS, UPKEEP
+from epochlake.jobs.testing.themes import CHANGE_OF_MIND, KEYS, OPERATIONS, RACKS, UPKEEP
 from epochlake.jobs.upkeep.change_streams import keep_up
 from epochlake.jobs.upkeep.compacting import EVERYTHING, CompactionPolicy
 from epochlake.jobs.upkeep.compaction import compact
@@ -22,11 +22,11 @@ from epochlake.jobs.upkeep.repair import RepairReport, repair
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.verification import verify
 from epochlake.metastore.metadata.events import AdvanceTransitions, NewTransition, StageChange, StartTransitions
-from epochlake.metastore.metadata.model import PlacementKind, VolumeId
+from epochlake.metastore.metadata.model import PlacementKind, RequestKind, VolumeId
 from epochlake.placement.rejections import Code
 from epochlake.placement.tablets.transitions import BACKWARD, Kind, Stage
 
-KINDS = (*OPERATIONS, *UPKEEP)
+KINDS = (*OPERATIONS, *UPKEEP, CHANGE_OF_MIND)
 """What is understood here."""
 
 SHUTTLES = 8
@@ -75,6 +75,11 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
             administration.replace_node(cluster, node, *new_volume(2000 + operation.number))
         case "replication":
             administration.change_replication(cluster, KEYSPACE, {"dc1": 2 + operation.number % 2})
+        case "change of mind":
+            administration.change_replication(cluster, KEYSPACE, {"dc1": 2 + operation.number % 2})
+            for request in cluster.catch_up().open_requests():
+                if request.kind is RequestKind.KEYSPACE_RF_CHANGE:
+                    administration.cancel_request(cluster, request.request_id)
         case "keyspace beside":
             _keyspace_beside(cluster)
         case "replicas":

@@ -70,6 +70,25 @@ SETTLED_LATE = Theme(
 )
 """Merged files that somebody has left half done, and that others settle and merge on at the same time."""
 
+SWEPT_LATE = Theme(
+    seconds=(8.5, 10.0),
+    keys=(KEYS,),
+    paces=(0.3, 0.6),
+    operations=("move",),
+    operator_paces=(30.0,),
+    tablets=(0,),
+    replication=(2, 3),
+    accesses=("write",),
+    pipelines=(2, 2),
+    levels=("ALL",),
+    coordinators=(2,),
+    session=2.0,
+    append_only=0.5,
+    followed=0.0,
+    plot="swept_late",
+)
+"""A sweep that was planned before an operation on the ring went on, and that wakes up when rows have come by it."""
+
 LYING_SOURCES = ROTTEN_CUTS._replace(
     accesses=("write",),
     levels=("ALL",),
@@ -103,4 +122,4 @@ LYING_MERGES = ROTTEN_MERGES._replace(
 )
 """A place whose disk gives other bytes for a while, in the footers of files, as these are merged."""
 
-BY_NAME_ONLY = (CHECKED_MEANWHILE, PUT_BACK_UNDER_A_COMMIT, SETTLED_LATE, LYING_SOURCES, LYING_MERGES)
+BY_NAME_ONLY = (CHECKED_MEANWHILE, PUT_BACK_UNDER_A_COMMIT, SETTLED_LATE, SWEPT_LATE, LYING_SOURCES, LYING_MERGES)

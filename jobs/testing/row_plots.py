@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario
+from epochlake.jobs.testing.themes import CHANGE_OF_MIND
 
 LATENCY = 0.2
 """Disks are fast, so that what is drawn in seconds is long beside what anybody does."""
@@ -91,7 +92,40 @@ def settled_late(drawn: Drawn) -> Scenario:
     return drawn.with_([*drawn.others("upkeep", "operator"), *keepers, operator], faults)
 
 
+def swept_late(drawn: Drawn) -> Scenario:
+    """A coordinator dies as it makes a move ready. Who comes in its place begins by sweeping what a change of
+    replication may have left that was cancelled, and stands still meanwhile for so long that another one goes on with
+    the move. That one stands still as well, when writers know of it already.
+    """
+    chance, scenario = drawn.chance, drawn.scenario
+    before, session = "move before START", scenario.settings.session
+    move = Operation("move", drawn.between(0.1, 0.4), f"n{chance.randint(1, 4)}", number=chance.randrange(1000))
+    change_of_mind = Operation(CHANGE_OF_MIND, number=3 - scenario.settings.replication)
+    operator = _does("operator", "operator", [change_of_mind, move])
+    first, second = "coordinator0", "coordinator1"
+    preparing = chance.choice(["volume read", "volume look at", "commit write"])
+    faults = [
+        Fault("pause", 0.0, second, seconds=0.5),
+        Fault("kill", 0.0, first, when=preparing, by=first, during=before),
+        Fault("pause", 0.0, first, seconds=session + drawn.between(0.8, 2.0), when=preparing, by=first, during=before,
+              nth=chance.choice([2, 2, 3, 5])),
+        Fault("pause", 0.0, second, seconds=drawn.between(2.0, 2.5), when="log append, done", by=second, during=before),
+    ]  # fmt: skip
+    # They still write when the sweep goes on.
+    pipelines = [
+        msgspec.structs.replace(
+            part,
+            threads=tuple(
+                tuple(msgspec.structs.replace(one, wait=drawn.between(0.2, 0.5)) for one in thread)
+                for thread in part.threads
+            ),
+        )
+        for part in drawn.pipelines
+    ]
+    return drawn.with_([*pipelines, *drawn.others("pipeline", "operator", "upkeep"), operator], faults)
+
+
 PLOTS: Mapping[str, Callable[[Drawn], Scenario]] = {
-    plot.__name__: plot for plot in (put_back_under_a_commit, settled_late)
+    plot.__name__: plot for plot in (put_back_under_a_commit, settled_late, swept_late)
 }
 """By their names, as themes name them."""

@@ -31,6 +31,9 @@ ALTERATIONS = ("add check", "drop check", "alter columns")
 ROLLBACK = "roll back"
 """Taking a table back to how it was at some time: what operators do who do not only ask the coordinator."""
 
+CHANGE_OF_MIND = "change of mind"
+"""Asking for another replication, and taking that back before anybody has begun with it."""
+
 UPKEEP = ("repair", "repair bytes", "compact", "vacuum", "compact log", "snapshot", "verify")
 """What is done to replicas, beside writing."""
 

@@ -11,6 +11,7 @@ from epochlake.jobs.coordinator.coordinator import Coordinator
 from epochlake.jobs.gate import planning, verified_reading
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas import opening
+from epochlake.jobs.replicas.commits import drop_ranges
 from epochlake.jobs.replicas.fences import change_properties, raise_fence
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import UNFILLED, open_snapshot
@@ -19,9 +20,12 @@ from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.power import files_below
 from epochlake.jobs.testing.row_drawing import place
 from epochlake.jobs.testing.rows import COLUMNS, KEYSPACE, TABLE, WorldRows
+from epochlake.jobs.testing.themes import KEYS
 from epochlake.jobs.testing.world import World
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import PlacementKind
+from epochlake.placement.ring.state import STEPS, Step
+from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
 
 @pytest.fixture(params=[False, True], ids=["in memory", "on Delta tables"])
@@ -207,3 +211,38 @@ def test_a_read_of_what_a_rebuild_has_not_filled_is_noticed(world: World, monkey
 
     in_world(world, work)
     assert "which is being rebuilt" in said[0]
+
+
+def test_what_has_come_to_a_replica_on_the_ring_stays_there_until_it_is_read(world: World) -> None:
+    looking = Holdings(world, ())
+
+    def work() -> None:
+        process = world.scheduler.current.process
+        for number in (1, 2, 3):
+            world.storage(process).create_directory(place(number), parents=True)
+        with world.cluster(process) as cluster:
+            for number in (1, 2):
+                administration.add_node(cluster, f"n{number}", "dc1", f"r{number}", [("d1", place(number), 10**12)])
+            Coordinator(cluster).run(until_idle=True)
+            administration.create_keyspace(cluster, KEYSPACE, {"dc1": 2}, placement=PlacementKind.RING)
+            administration.create_table(cluster, TABLE, COLUMNS, ["id"])
+            administration.add_node(cluster, "n3", "dc1", "r3", [("d1", place(3), 10**12)])
+            for _ in range(5):
+                metadata = cluster.catch_up()
+                if any(one.next_step > STEPS.index(Step.START) for one in metadata.rings.operations.values()):
+                    break
+                Coordinator(cluster).run(until_idle=True, most_rounds=1)
+            looking.learn(metadata)
+            with Gate(cluster, "a pipeline") as gate:
+                gate.write(WorldRows(dict.fromkeys(range(KEYS), "first")), gate.planning.table(TABLE), "ALL", None)
+            looking.acknowledge(Acknowledged(key, "first", "ALL") for key in range(KEYS))
+            looking.acknowledge([])
+            assert looking.missing == []
+            [third] = [node for node in metadata.directory.members() if node.name == "n3"]
+            replica = address_of(cluster.storage, metadata, metadata.table(TABLE), third.volumes[0].volume_id)
+            drop_ranges(replica, [(MIN_TOKEN, MAX_TOKEN)], metadata.fence)
+            looking.acknowledge([])
+
+    in_world(world, work)
+    assert looking.missing
+    assert all("had come to" in said and "which is about to get its range" in said for said in looking.missing)
