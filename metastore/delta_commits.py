@@ -367,11 +367,12 @@ def _is_hole(disk: Disk, directory: str, missing: int) -> bool:
 def identity(storage: Storage, table: str, version: int) -> tuple[int, ...] | None:
     """What tells the file of a commit from any other that comes to lie in its place; None when it is not there.
 
-    Only on file systems. Raises StorageUnavailable.
+    Not when it was changed last: that is another time once its first name is gone, which whoever commits deletes only
+    then, and once a backup has given it a name. Only on file systems. Raises StorageUnavailable.
     """
     path = require_local(commit_uri(table, version))
     status = storage.within_deadline("look at the log of", table, lambda: storage.disk.status(path))
-    return None if status is None else status[2:]
+    return None if status is None else (status.size, status.modified_ns, status.device, status.number)
 
 
 def sync_commits(storage: Storage, table: str, up_to: int) -> None:

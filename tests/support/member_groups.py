@@ -17,6 +17,8 @@ from epochlake.metastore.log.majority_log import MajorityLog
 from epochlake.metastore.log.moving_members import MemberMover
 from epochlake.metastore.storage.storage import Storage
 
+from tests.support.waiting import eventually
+
 CLUSTER = "cluster-1"
 
 
@@ -143,5 +145,7 @@ def wipe(group: Group, *numbers: int) -> None:
 def behind(group: Group, number: int, entries: list[Entry]) -> None:
     """Append while a member is away, so that it lacks the entries."""
     group.memory.broken = {group.members[number]}
-    append(group, entries)
+    log = append(group, entries)
+    # A majority was enough: the member may not even have been asked yet, and would answer when it is back.
+    eventually(lambda: not any(copying.busy for copying in log._members.values()))
     group.memory.broken = set()

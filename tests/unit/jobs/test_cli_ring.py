@@ -522,6 +522,7 @@ def test_what_a_compaction_is_asked_for_reaches_it(kept: CommandLine, monkeypatc
         "tombstone_grace_seconds": 7200.0,
         "target_file_bytes": 1 << 20,
         "budget": Budget(),
+        "workers": None,
     }
     kept.done(*words, "--for", "1h", "--at-most", "2GB")
     assert asked["budget"] == Budget(2_000_000_000, 3600.0)

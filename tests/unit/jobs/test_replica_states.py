@@ -306,6 +306,20 @@ def test_a_commit_to_a_table_that_is_exchanged_meanwhile_is_not_acknowledged(
     assert "exchanged" in outcome.reason
 
 
+def test_a_table_is_the_same_one_while_its_newest_commit_loses_or_gets_another_name(address: ReplicaAddress) -> None:
+    """Who committed it deletes the first name only then; a backup may be made of names alone."""
+    commit_files(address, [store(address)], epoch=5, app_id="load", app_version=1)
+    before = open_snapshot(address)
+    commit = Path(address.uri, "_delta_log", f"{before.version:020}.json")
+    changed = commit.stat().st_ctime_ns
+    while commit.stat().st_ctime_ns == changed:  # the clock of a file system has coarse steps
+        other = commit.with_name("another-name")
+        other.hardlink_to(commit)
+        other.unlink()
+    assert before.is_still_there()
+    assert open_snapshot(address).version == before.version
+
+
 @pytest.mark.parametrize("what", ["rows", "a fence"])
 @pytest.mark.parametrize("older_by", [1, 2, 3])
 def test_what_is_committed_behind_the_end_of_a_copy_that_was_put_there_meanwhile_is_taken_out_again(
