@@ -89,6 +89,9 @@ SWEPT_LATE = Theme(
 )
 """A sweep that was planned before an operation on the ring went on, and that wakes up when rows have come by it."""
 
+PREPARED_LATE = SWEPT_LATE._replace(plot="prepared_late")
+"""A preparation of an operation on the ring that wakes up when rows have come by it."""
+
 LYING_SOURCES = ROTTEN_CUTS._replace(
     accesses=("write",),
     levels=("ALL",),
@@ -122,4 +125,12 @@ LYING_MERGES = ROTTEN_MERGES._replace(
 )
 """A place whose disk gives other bytes for a while, in the footers of files, as these are merged."""
 
-BY_NAME_ONLY = (CHECKED_MEANWHILE, PUT_BACK_UNDER_A_COMMIT, SETTLED_LATE, SWEPT_LATE, LYING_SOURCES, LYING_MERGES)
+BY_NAME_ONLY = (
+    CHECKED_MEANWHILE,
+    PUT_BACK_UNDER_A_COMMIT,
+    SETTLED_LATE,
+    SWEPT_LATE,
+    PREPARED_LATE,
+    LYING_SOURCES,
+    LYING_MERGES,
+)

@@ -97,11 +97,21 @@ def swept_late(drawn: Drawn) -> Scenario:
     replication may have left that was cancelled, and stands still meanwhile for so long that another one goes on with
     the move. That one stands still as well, when writers know of it already.
     """
+    return _late_at_a_move(drawn, sweeps=True)
+
+
+def prepared_late(drawn: Drawn) -> Scenario:
+    """The same, and nothing is to be swept: who stands still is about to make the move ready himself."""
+    return _late_at_a_move(drawn, sweeps=False)
+
+
+def _late_at_a_move(drawn: Drawn, *, sweeps: bool) -> Scenario:
+    """`sweeps`: whether who comes in the place of the dead sweeps before he makes anything ready."""
     chance, scenario = drawn.chance, drawn.scenario
     before, session = "move before START", scenario.settings.session
     move = Operation("move", drawn.between(0.1, 0.4), f"n{chance.randint(1, 4)}", number=chance.randrange(1000))
     change_of_mind = Operation(CHANGE_OF_MIND, number=3 - scenario.settings.replication)
-    operator = _does("operator", "operator", [change_of_mind, move])
+    operator = _does("operator", "operator", [change_of_mind, move] if sweeps else [move])
     first, second = "coordinator0", "coordinator1"
     preparing = chance.choice(["volume read", "volume look at", "commit write"])
     faults = [
@@ -126,6 +136,6 @@ def swept_late(drawn: Drawn) -> Scenario:
 
 
 PLOTS: Mapping[str, Callable[[Drawn], Scenario]] = {
-    plot.__name__: plot for plot in (put_back_under_a_commit, settled_late, swept_late)
+    plot.__name__: plot for plot in (put_back_under_a_commit, settled_late, swept_late, prepared_late)
 }
 """By their names, as themes name them."""
