@@ -47,6 +47,9 @@ GIVEN_UP = b"given up by `epochlake log accept-loss`: what came after it was put
 ACCEPTED = "was given up by `epochlake log accept-loss`, which did not come to its end"
 """How a commit with these bytes is torn."""
 
+LOOKS = 3
+"""How often a table is looked at that comes and goes."""
+
 LOOK_AHEAD = 10
 """So many commits after the one that is missing are looked for before it is taken for the next one. No table has its
 checkpoints further apart, but for the log of epochs, where the chain of hashes tells."""
@@ -242,7 +245,9 @@ def take_back(storage: Storage, table: str, version: int) -> None:
         pointer = pointed_at(disk, directory)
         # What a checkpoint covers may have been cleaned up.
         is_covered = pointer is not None and not 0 <= pointer < version - 1
-        if not is_covered and disk.status(_commit_path(directory, version - 1)) is None:
+        # All of it is looked at together: a table that was away just now, and is back, lacks nothing.
+        there, _ = _listed(disk, directory)
+        if not is_covered and version in there and version - 1 not in there:
             with suppress(FileNotFoundError):
                 disk.delete(_commit_path(directory, version))
 
@@ -373,6 +378,28 @@ def identity(storage: Storage, table: str, version: int) -> tuple[int, ...] | No
     path = require_local(commit_uri(table, version))
     status = storage.within_deadline("look at the log of", table, lambda: storage.disk.status(path))
     return None if status is None else (status.size, status.modified_ns, status.device, status.number)
+
+
+def lies_there(storage: Storage, table: str, version: int, known: tuple[int, ...]) -> bool:
+    """Whether the commit of a version is the file that `identity` has told of; else another table lies there by now.
+
+    A table that is away for a moment has not become another one, nor has one that went on until that commit was cleaned
+    up. Raises StorageUnavailable then, as it cannot be told. Only on file systems.
+    """
+    directory = log_directory(table)
+    for _ in range(LOOKS):
+        found = identity(storage, table, version)
+        if found is not None:
+            return found == known
+        # All that is in a directory is told together. One more than that commit may have been put by who asks.
+        there, _ = storage.within_deadline("look at the log of", table, lambda: _listed(storage.disk, directory))
+        if not there:
+            raise MissingFile(f"there is no table at {table} any more", hint="Try again")
+        if there[-1] <= version + 1 and version not in there:
+            return False
+        if version not in there:
+            raise StorageUnavailable(f"{table} has gone on for long, or become another table", hint="Try again")
+    raise StorageUnavailable(f"{table} comes and goes", hint="Try again")
 
 
 def sync_commits(storage: Storage, table: str, up_to: int) -> None:

@@ -177,10 +177,10 @@ class ReplicaSnapshot:
     def is_still_there(self) -> bool:
         """Whether its last commit lies where it lay: else the table was exchanged since, as by a backup.
 
-        True where that cannot be told. Raises StorageUnavailable.
+        True where that cannot be told. Raises StorageUnavailable, also where nothing lies there just now.
         """
         known = self._state.identity
-        return known is None or delta_commits.identity(self.address.storage, self.address.uri, self.version) == known
+        return known is None or delta_commits.lies_there(self.address.storage, self.address.uri, self.version, known)
 
     def delta_table(self) -> DeltaTable:
         """A handle for a commit of delta-rs: on object stores at this version, with conflict detection from there on.

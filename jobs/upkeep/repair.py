@@ -136,7 +136,8 @@ class RepairReport(Shown, msgspec.Struct, frozen=True):
     """What `repair` found and did in one table at an epoch.
 
     `ranges` were compared, in `differing` of them replicas lacked something of each other. `unreachable`: what replicas
-    said that should be there and were not compared.
+    said that should be there and were not compared. `refused`: the replicas that went back behind what they have
+    acknowledged and are still not read, each with what keeps it so.
     """
 
     table: str
@@ -149,14 +150,15 @@ class RepairReport(Shown, msgspec.Struct, frozen=True):
     damaged: tuple[DamagedFile, ...]
     skipped: tuple[Skipped, ...]
     unreachable: dict[str, str]
+    refused: dict[str, str] = {}
 
     @property
     def complete(self) -> bool:
-        """Whether every replica is known to have every row of its ranges now, undamaged as far as was looked."""
+        """Whether every replica counts, and has every row of its ranges, undamaged as far as was looked at."""
         done = not self.dry_run or self.differing == 0
         whole = all(replica.obstacle is None for replica in self.replicas)
         settled = all(file.is_settled for file in self.damaged)
-        return done and whole and settled and not self.skipped and not self.unreachable
+        return done and whole and settled and not self.skipped and not self.unreachable and not self.refused
 
     def require_complete(self) -> None:
         """Raise WaitTimeout, which is worth a retry, where something is left to repair."""
@@ -165,7 +167,8 @@ class RepairReport(Shown, msgspec.Struct, frozen=True):
         damaged = sum(not file.is_settled for file in self.damaged)
         raise WaitTimeout(
             f"not all of {self.table} could be repaired: {len(self.skipped)} group(s) of ranges were left alone, "
-            f"{len(self.unreachable)} replica(s) do not answer, {damaged} file(s) stay damaged",
+            f"{len(self.unreachable)} replica(s) do not answer, {damaged} file(s) stay damaged, {len(self.refused)} "
+            "replica(s) that went back are still refused",
             hint="Run it again when what stands in the way is gone",
         )
 
@@ -239,42 +242,55 @@ def repair(
         report = msgspec.structs.replace(run.repair(view), damaged=tuple(damaged), checked_files=checked)
         if not dry_run:
             _remember(cluster, view, notes, damaged)
-            if all(file.healed for file in damaged):
-                settle_restored(cluster, view)
-        return report
+        refused = settle_restored(cluster, view, dry_run=dry_run or not all(file.healed for file in damaged))
+        return msgspec.structs.replace(report, refused=refused)
 
 
-def settle_restored(cluster: Store, view: ReplicaView) -> list[VolumeId]:
-    """Let replicas that went back count again where they have all rows by now; the volumes that do.
+def settle_restored(cluster: Store, view: ReplicaView, *, dry_run: bool = False) -> dict[str, str]:
+    """Let replicas that went back count again where they have all rows by now; those that still do not, and why.
 
     Every other replica must answer, and so many of those that did not go back that they meet every QUORUM, and every
-    LOCAL_QUORUM: what these have together is all that such a level has acknowledged.
+    LOCAL_QUORUM: what these have together is all that such a level has acknowledged. With `dry_run` none counts again.
     """
     table = view.table.full_name
     acknowledged = cluster.receipts.of(view.table.table_id)
     view = look_again(cluster, view)
     restored = {v for v, snapshot in view.snapshots.items() if went_back(snapshot, acknowledged.get(v, ()))}
-    if not restored or view.failed or view.moving:
-        return []
-    datacenter_of = view.metadata.directory.datacenter_of
-    whole = set(restored)
-    for range_ in view.ranges:
-        groups = [range_.replicas, *_by_datacenter(range_.replicas, datacenter_of)]
-        enough = all(sum(v not in restored for v in group) >= blocking(len(group)) for group in groups)
-        if not (enough and compare(range_, view.snapshots, view.lineage).agrees):
-            whole -= {*range_.replicas}
-    settled = []
-    for volume in sorted(whole):
+    refused = dict.fromkeys(restored, "it went back, and is not yet let count again" if dry_run else "")
+    if view.failed or view.moving:
+        why = "others do not answer" if view.failed else "ranges change their replicas"
+        refused = dict.fromkeys(restored, f"it went back, and {why} that may have what it lacks: repair again then")
+    if not any(refused.values()):
+        refused = _kept_back(view, restored)
+    for volume in sorted(restored - {*refused}):
         try:
             cluster.receipts.settle(
                 address_of(cluster.storage, view.metadata, view.table, volume), acknowledged[volume]
             )
         except (StorageUnavailable, WrongCluster) as error:
             logger.warning("the replica of %s on %s stays refused: %s", table, view.place(volume), error)
+            refused[volume] = str(error)
             continue
         logger.warning("the replica of %s on %s went back, and is whole again", table, view.place(volume))
-        settled.append(volume)
-    return settled
+    return {view.place(volume): why for volume, why in sorted(refused.items())}
+
+
+def _kept_back(view: ReplicaView, restored: Collection[VolumeId]) -> dict[VolumeId, str]:
+    """Those of the replicas that went back which are not whole, or cannot be known to be, and why."""
+    datacenter_of = view.metadata.directory.datacenter_of
+    kept: dict[VolumeId, str] = {}
+    for range_ in view.ranges:
+        groups = [range_.replicas, *_by_datacenter(range_.replicas, datacenter_of)]
+        enough = all(sum(v not in restored for v in group) >= blocking(len(group)) for group in groups)
+        for volume in {*range_.replicas} & {*restored}:
+            if not enough:
+                kept[volume] = (
+                    "it went back, and so did others, so that no quorum is left that did not: what only they had "
+                    "acknowledged may be lost, and reads at that level stay refused"
+                )
+            elif volume not in kept and not compare(range_, view.snapshots, view.lineage).agrees:
+                kept[volume] = "it went back, and rows came to the others meanwhile: repair again"
+    return kept
 
 
 def _by_datacenter(replicas: Sequence[VolumeId], datacenter_of: DatacenterOf) -> list[list[VolumeId]]:

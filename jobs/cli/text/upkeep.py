@@ -38,7 +38,7 @@ def repaired(report: RepairReport) -> list[RenderableType]:
         made = table("replica", "damage", "", wide=["damage"])
         damaged = ((d.replica, f"{d.path}: {d.damage}", _healed(d.healed, d.obstacle)) for d in report.damaged)
         parts += [Text(), bold("Damaged files"), filled(made, damaged)]
-    return parts + _left_alone(report.skipped) + _silent(report.unreachable)
+    return parts + _left_alone(report.skipped) + _silent(report.unreachable) + _silent(report.refused)
 
 
 def compaction(report: CompactionReport) -> list[RenderableType]:

@@ -251,9 +251,9 @@ class _Settled:
         self.proper = proper
         self.tables: list[str] = []
 
-    def __call__(self, cluster: Cluster, view: repairing.ReplicaView) -> object:
+    def __call__(self, cluster: Cluster, view: repairing.ReplicaView, **options: object) -> object:
         self.tables.append(repairing.look_again(cluster, view).table.table_id)
-        return self.proper(cluster, view)
+        return self.proper(cluster, view, **options)
 
 
 @pytest.mark.parametrize("anew", [False, True])

@@ -18,7 +18,7 @@ from epochlake.jobs.replicas.commits import commit_files, drop_ranges, relabel
 from epochlake.jobs.replicas.fences import close_sessions, open_session, raise_fence
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import meet
-from epochlake.jobs.replicas.outcomes import Unreachable
+from epochlake.jobs.replicas.outcomes import Acknowledged, Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.states import ReplicaState
 from epochlake.jobs.upkeep.repair import repair
@@ -318,6 +318,50 @@ def test_a_table_is_the_same_one_while_its_newest_commit_loses_or_gets_another_n
         other.unlink()
     assert before.is_still_there()
     assert open_snapshot(address).version == before.version
+
+
+@pytest.mark.parametrize("when", ["before the look", "between two looks"])
+def test_a_table_that_is_away_for_a_moment_after_a_commit_is_not_taken_for_another_one(
+    address: ReplicaAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Nothing was put back: whoever took it for another copy would have it refused from then on."""
+    commit_files(address, [store(address)], epoch=5, app_id="load", app_version=1)
+    put, look, away = delta_commits._put, delta_commits.identity, tmp_path / "away"
+
+    def put_and_go(*arguments: Any) -> bool:
+        monkeypatch.setattr(delta_commits, "_put", put)
+        done = put(*arguments)
+        shutil.move(address.uri, away)
+        monkeypatch.setattr(delta_commits, "identity", look_and_come)
+        return done
+
+    def look_and_come(*arguments: Any) -> tuple[int, ...] | None:
+        found = look(*arguments)
+        if when == "between two looks" and away.exists():
+            shutil.move(away, address.uri)
+        return found
+
+    monkeypatch.setattr(delta_commits, "_put", put_and_go)
+    outcome = commit_files(address, [store(address)], epoch=5, app_id="load", app_version=2)
+    monkeypatch.undo()
+    if when == "between two looks":
+        assert isinstance(outcome, Acknowledged)
+    else:
+        assert isinstance(outcome, Unreachable)
+        assert not outcome.on_another
+        shutil.move(away, address.uri)
+    assert len(open_snapshot(address).all_files) == 2
+
+
+def test_a_table_that_went_on_until_what_was_looked_at_is_cleaned_up_is_not_taken_for_another_one(
+    address: ReplicaAddress,
+) -> None:
+    before = open_snapshot(address)
+    for version in range(1, 4):
+        commit_files(address, [store(address)], epoch=5, app_id="load", app_version=version)
+    Path(address.uri, "_delta_log", f"{before.version:020}.json").unlink()
+    with pytest.raises(StorageUnavailable, match="gone on for long"):
+        before.is_still_there()
 
 
 @pytest.mark.parametrize("what", ["rows", "a fence"])

@@ -17,9 +17,11 @@ from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas.fences import open_session, raise_fence
 from epochlake.jobs.replicas.receipts import Receipts
 from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.upkeep import repair as repairing
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.metastore import delta_commits
+from epochlake.metastore.errors import WaitTimeout
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.ring.state import Step
 from epochlake.placement.tablets.transitions import Stage
@@ -49,7 +51,7 @@ def cluster(tmp_path: Path) -> SmallCluster:
 def restored_afterwards(table: SmallTable, node: str, *parts: str) -> Iterator[None]:
     """A backup of a node's directory, or of a part of it, is taken now and restored at the end."""
     directory = table.directory.joinpath(node, *parts)
-    backup = table.directory / "backup"
+    backup = table.directory / f"backup-of-{node}"
     shutil.copytree(directory, backup)
     yield
     shutil.rmtree(directory)
@@ -190,16 +192,52 @@ def test_repair_makes_a_restored_replica_whole_when_all_others_answer(cluster: S
     with restored_afterwards(cluster, "A"), cluster.without("C"):
         written = cluster.write(cluster.pipeline(), ids=[2])
     with cluster.without("C"):
-        repair(cluster.cluster, "air.flights")
+        half = repair(cluster.cluster, "air.flights")
+    assert (half.complete, [*half.refused]) == (False, ["A/d1"])
+    assert "others do not answer" in half.refused["A/d1"]
     with cluster.without("B"), pytest.raises(ConsistencyNotReached, match=OLDER):
         cluster.read(cluster.pipeline())
-    repair(cluster.cluster, "air.flights", dry_run=True)
+    planned = repair(cluster.cluster, "air.flights", dry_run=True)
+    assert (planned.complete, [*planned.refused]) == (False, ["A/d1"])
     with cluster.without("B"), pytest.raises(ConsistencyNotReached, match=OLDER):
         cluster.read(cluster.pipeline())
-    repair(cluster.cluster, "air.flights")
+    done = repair(cluster.cluster, "air.flights")
+    assert (done.complete, done.refused) == (True, {})
     with cluster.without("B"):
         assert written in cluster.read(cluster.pipeline())
         cluster.write(cluster.pipeline(), ids=[3])
+
+
+def test_repair_says_so_when_a_quorum_of_replicas_went_back(cluster: SmallCluster) -> None:
+    """What only they had acknowledged may be lost: reads stay refused, and nobody is to take that for done."""
+    cluster.write(cluster.pipeline())
+    with restored_afterwards(cluster, "A"), restored_afterwards(cluster, "B"), cluster.without("C"):
+        cluster.write(cluster.pipeline(), ids=[2])
+    report = repair(cluster.cluster, "air.flights")
+    assert (report.complete, [*report.refused]) == (False, ["A/d1", "B/d1"])
+    assert all("no quorum is left" in why for why in report.refused.values())
+    with pytest.raises(WaitTimeout, match=r"2 replica\(s\) that went back are still refused"):
+        report.require_complete()
+
+
+def test_repair_says_so_when_rows_came_to_the_others_before_a_replica_could_count_again(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.write(cluster.pipeline())
+    with restored_afterwards(cluster, "A"), cluster.without("C"):
+        cluster.write(cluster.pipeline(), ids=[2])
+    settle = repairing.settle_restored
+
+    def written_before(*arguments: Any, **options: Any) -> dict[str, str]:
+        cluster.write(cluster.pipeline(), ids=[3])
+        return settle(*arguments, **options)
+
+    monkeypatch.setattr(repairing, "settle_restored", written_before)
+    report = repair(cluster.cluster, "air.flights")
+    assert (report.complete, [*report.refused]) == (False, ["A/d1"])
+    assert "repair again" in report.refused["A/d1"]
+    monkeypatch.undo()
+    assert repair(cluster.cluster, "air.flights").complete
 
 
 def test_a_pending_replica_that_goes_back_after_it_was_streamed_to_is_told(cluster: SmallCluster) -> None:
