@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from tests.support.ports import free_port
 
 PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 START_SECONDS = 120.0
@@ -258,9 +259,3 @@ def settings(directory: Path, dags: Path, port: int) -> dict[str, str]:
 
 def airflow_command() -> list[str]:
     return [sys.executable, "-m", "airflow"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -29,7 +29,8 @@ from epochlake.jobs.upkeep.repair import repair
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.testing import LocalCluster, local_cluster
 
-from tests.support.agents import AgentProcess, agents, free_ports
+from tests.support.agents import AgentProcess, agents
+from tests.support.ports import free_ports
 from tests.support.tablets import EVENTS, ids, nodes_of
 from tests.support.waiting import eventually
 from tests.support.workers import WorkersContract

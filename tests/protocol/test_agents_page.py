@@ -17,7 +17,7 @@ from epochlake.jobs.agent.asking import state_of
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.cli.main import main
 
-from tests.support.agents import free_ports
+from tests.support.ports import free_ports
 from tests.support.waiting import eventually
 
 PAGE = Path(__file__).parents[2] / "docs" / "agents.md"

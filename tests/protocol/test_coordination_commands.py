@@ -11,12 +11,13 @@ import pytest
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.upkeep import coordination_members
 from epochlake.metastore.configuration import load
-from epochlake.metastore.coordination.embedded.files import free_loopback_port, is_serving
+from epochlake.metastore.coordination.embedded.files import is_serving
 from epochlake.metastore.coordination.embedded.server import die_with_parent
 from epochlake.metastore.metadata.events import SwitchBalancing
 
 from tests.support import clusters
 from tests.support.command_line import CommandLine
+from tests.support.ports import free_port
 from tests.support.waiting import eventually
 from tests.support.zookeeper import HOST, OPERATOR
 
@@ -37,7 +38,7 @@ class Servers:
     def written(self, number: int) -> str:
         """As ZooKeeper writes it."""
         if number not in self._ports:
-            self._ports[number] = (free_loopback_port(), free_loopback_port(), free_loopback_port())
+            self._ports[number] = (free_port(), free_port(), free_port())
         peer, vote, port = self._ports[number]
         return f"server.{number}={HOST}:{peer}:{vote}:participant;{HOST}:{port}"
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.support.agents import AgentProcess, free_ports
+from tests.support.agents import AgentProcess
+from tests.support.ports import free_ports
 from tests.support.releases import Release, packages_of
 from tests.support.slices import THOROUGH
 from tests.support.waiting import eventually

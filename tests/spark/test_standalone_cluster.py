@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import epochlake
 import pyspark
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.slices import THOROUGH
 
 HOME = Path(pyspark.__file__).parent
@@ -84,9 +84,7 @@ def environment() -> dict[str, str]:
 @contextmanager
 def standalone(directory: Path) -> Iterator[str]:
     """The URL of a master, with its workers beside it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as stack:
 

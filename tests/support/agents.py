@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,16 +13,8 @@ from epochlake.jobs.agent.asking import nodes_of, state_of
 from epochlake.jobs.agent.documents import AgentState, NodeSeen
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 
+from tests.support.ports import free_ports
 from tests.support.waiting import eventually
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class AgentProcess:

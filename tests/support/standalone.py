@@ -12,9 +12,10 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
-from epochlake.metastore.coordination.embedded.files import free_loopback_port
 from epochlake.metastore.coordination.embedded.server import die_with_parent
 from epochlake.metastore.preflight import require_java
+
+from tests.support.ports import free_port
 
 HOST = "127.0.0.1"
 START_SECONDS = 90.0
@@ -31,7 +32,7 @@ class StandaloneSpark:
         self._processes: list[subprocess.Popen[bytes]] = []
         directory.mkdir(parents=True)
         atexit.register(self.stop)
-        port, self._web = free_loopback_port(), free_loopback_port()
+        port, self._web = free_port(), free_port()
         self.url = f"spark://{HOST}:{port}"
         self._launch("master", "master.Master", "--host", HOST, "--port", str(port), "--webui-port", str(self._web))
         for number in range(workers):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from epochlake.metastore.coordination.client import Coordination
-from epochlake.metastore.coordination.embedded.files import four_letter_command, free_loopback_port, is_serving
+from epochlake.metastore.coordination.embedded.files import four_letter_command, is_serving
 from epochlake.metastore.coordination.embedded.jars import zookeeper_jars
 from epochlake.metastore.coordination.embedded.server import die_with_parent, java_command
 from epochlake.metastore.coordination.ensemble import Server, parse_configuration, parse_server
@@ -25,6 +25,7 @@ from epochlake.metastore.coordination.server_files import digest_of, write_serve
 from epochlake.metastore.preflight import require_java
 from kazoo.client import KazooClient
 
+from tests.support.ports import free_port
 from tests.support.storages import STORAGE
 
 HOST = "127.0.0.1"
@@ -61,8 +62,8 @@ class Ensemble:
         self._java = str(require_java())
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._changeable = changeable
-        self.ports = [free_loopback_port() for _ in range(size)]
-        self._peers = [(free_loopback_port(), free_loopback_port()) for _ in range(size)]
+        self.ports = [free_port() for _ in range(size)]
+        self._peers = [(free_port(), free_port()) for _ in range(size)]
         for index in range(size):
             self._write_configuration(index)
         atexit.register(self.stop)
@@ -91,8 +92,8 @@ class Ensemble:
     def _add(self, members: Iterable[int]) -> None:
         """Start a server that is no member yet and knows those. It serves when it follows their leader."""
         index = len(self.ports)
-        self.ports.append(free_loopback_port())
-        self._peers.append((free_loopback_port(), free_loopback_port()))
+        self.ports.append(free_port())
+        self._peers.append((free_port(), free_port()))
         self._write_configuration(index, members)
         self._launch(index)
         self.wait_serving(index)
