@@ -55,14 +55,14 @@ class Background:
         self._most = most
         self._lock = threading.Lock()
         self._waiting: deque[Outcome[Any]] = deque()
-        self._begun: list[Outcome[Any]] = []
+        self._open: set[Outcome[Any]] = set()
         self._running = 0
 
     def submit(self, task: Callable[..., R], *given: Any) -> Outcome[R]:
         """Have `task(*given)` run."""
         outcome = Outcome(partial(task, *given))
-        self._begun.append(outcome)
         with self._lock:
+            self._open.add(outcome)
             if self._running == self._most:
                 self._waiting.append(outcome)
                 return outcome
@@ -70,8 +70,8 @@ class Background:
         try:
             threads.begin(partial(self._work, outcome))
         except BaseException:
-            self._begun.remove(outcome)
             with self._lock:
+                self._open.discard(outcome)
                 self._running -= 1
             raise
         return outcome
@@ -82,15 +82,17 @@ class Background:
 
     def close(self) -> None:
         """Wait until all tasks have ended."""
-        for outcome in self._begun:
+        with self._lock:
+            left = [*self._open]
+        for outcome in left:
             outcome.wait()
-        self._begun.clear()
 
     def _work(self, outcome: Outcome[Any]) -> None:
         next_one: Outcome[Any] | None = outcome
         while next_one is not None:
             next_one.run()
             with self._lock:
+                self._open.discard(next_one)
                 next_one = self._waiting.popleft() if self._waiting else None
                 if next_one is None:
                     self._running -= 1
