@@ -55,14 +55,14 @@ class Background:
         self._most = most
         self._lock = threading.Lock()
         self._waiting: deque[Outcome[Any]] = deque()
-        self._open: set[Outcome[Any]] = set()
+        self._open: dict[Outcome[Any], None] = {}  # in their order, which a set has not
         self._running = 0
 
     def submit(self, task: Callable[..., R], *given: Any) -> Outcome[R]:
         """Have `task(*given)` run."""
         outcome = Outcome(partial(task, *given))
         with self._lock:
-            self._open.add(outcome)
+            self._open[outcome] = None
             if self._running == self._most:
                 self._waiting.append(outcome)
                 return outcome
@@ -71,7 +71,7 @@ class Background:
             threads.begin(partial(self._work, outcome))
         except BaseException:
             with self._lock:
-                self._open.discard(outcome)
+                del self._open[outcome]
                 self._running -= 1
             raise
         return outcome
@@ -92,7 +92,7 @@ class Background:
         while next_one is not None:
             next_one.run()
             with self._lock:
-                self._open.discard(next_one)
+                del self._open[next_one]
                 next_one = self._waiting.popleft() if self._waiting else None
                 if next_one is None:
                     self._running -= 1
