@@ -345,10 +345,12 @@ class Cluster(Store):
         With a `generation` and a `stream` of it (`change_generations`) only the changes of that range of tokens are
         given, from where the generation begins to where it ends.
         docs/changes.md says all of it. Raises Rejected (no-changes), ChangesGone where the position is not kept any
-        more, or is of another stream, StorageUnavailable.
+        more, or is of another stream, InvalidRequest for what is no position, StorageUnavailable.
         """
-        from epochlake.jobs.gate.change_streaming import Changes
+        from epochlake.jobs.gate.change_streaming import Changes, require_switches
         from epochlake.jobs.gate.moments import moment_of
+
+        require_switches(before=before)
 
         def as_of(names: Sequence[str], keys: pa.Table, time: int) -> pa.Table:
             return self.scan(table, columns=names, keys=keys, as_of=moment_of(time)).read_all()

@@ -20,7 +20,7 @@ from epochlake.jobs.datasource.given_schema import Given
 from epochlake.jobs.datasource.options import ReadOptions
 from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.gate.change_before import BEFORE, RowsBefore, require_replaced_rows, with_before, with_keys
-from epochlake.jobs.gate.change_parts import StreamPart, part_of, require_finished
+from epochlake.jobs.gate.change_parts import StreamPart, gone, part_of, require_finished
 from epochlake.jobs.gate.change_streaming import OpenStream, end_of_part, open_stream, require_same, written_at
 from epochlake.jobs.gate.moments import moment_of
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
@@ -32,7 +32,6 @@ from epochlake.jobs.replicas.change_reading import (
     POSITION,
     Wanted,
     changes_of,
-    gone,
 )
 from epochlake.jobs.replicas.schema import WRITTEN_AT
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -113,7 +112,7 @@ class _Changes:
         self, storage: Storage, stream: OpenStream, after: int, up_to: int, part: StreamPart | None
     ) -> list[InputPartition]:
         if after < stream.first:
-            raise gone(stream.index)
+            raise gone(stream.table.full_name, stream.index)
         if up_to > stream.index.tail().position:
             raise ChangesGone(f"the changes end before position {up_to}", stream.index.tail().position)
         for column in stream.table.columns:

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.jobs.gate.moments import micros_of
+from epochlake.jobs.replicas.change_readers import require_reader_name
 from epochlake.metastore import configuration as configurations
 from epochlake.metastore.configuration import Configuration
 from epochlake.placement.decoding import decodable
@@ -173,6 +174,8 @@ def _unknown(asked: str, kind: str, known: Sequence[str], others: Sequence[str])
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """The options of a read; their names count in any case. Raises InvalidRequest."""
     options, table = _known(given, "read", 'Name it: .load("keyspace.table")')
+    # With a stream of a generation 0 is before all of its changes; without one no change was ever there.
+    first = 0 if "generation" in options else 1
     read = ReadOptions(
         table,
         options.get("conf"),
@@ -187,8 +190,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         options.get("settings"),
         options.get("timestampasof"),
         _is_true("changes", options.get("changes", "false")),
-        _position("after", options.get("after")),
-        _position("upTo", options.get("upto")),
+        _position("after", options.get("after"), first),
+        _position("upTo", options.get("upto"), first),
         options.get("reader"),
         _is_true("before", options.get("before", "false")),
         _part("generation", options.get("generation"), first=1),
@@ -196,6 +199,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     )
     if read.as_of is not None:
         micros_of(read.as_of)
+    require_reader_name(read.reader)
     of_changes = [name for name in OF_CHANGES if name.lower() in options]
     if of_changes and not read.changes:
         raise InvalidRequest(
@@ -255,12 +259,15 @@ def _is_true(name: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-def _position(name: str, text: str | None) -> int | None:
+def _position(name: str, text: str | None, first: int) -> int | None:
     if text is None:
         return None
     position = _whole(text)
-    if position is None:
-        raise InvalidRequest(f"the option {name!r} is {text!r}, which is no position", hint="Give a whole number")
+    if position is None or position < first:
+        raise InvalidRequest(
+            f"the option {name!r} is {text!r}, which is no position",
+            hint=f"Give a whole number from {first} on, as _position is; or leave the option out",
+        )
     return position
 
 

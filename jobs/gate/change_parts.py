@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import msgspec
-from epochlake.jobs.replicas.change_index import ChangeIndex
+from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_readers import Part, Reader
-from epochlake.jobs.replicas.change_reading import gone
 from epochlake.metastore.errors import WaitTimeout
 from epochlake.metastore.metadata.components.change_streams import ChangeStream
 from epochlake.placement.errors import InvalidRequest
@@ -44,7 +43,7 @@ def part_of(
             raise InvalidRequest(f"{given!r} is no {what} of the changes of {name}: each is a whole number", hint=hint)
     known = {one.number: one for one in kept.known_generations}
     if known and 0 < generation < min(known):
-        raise gone(index)
+        raise gone(name, index)
     one = known.get(generation)
     if one is None or not 0 <= stream < one.streams:
         raise InvalidRequest(f"the changes of {name} have no stream {stream} of generation {generation}", hint=hint)
@@ -56,7 +55,7 @@ def part_of(
     return StreamPart(generation, stream, one.ranges[stream], one.position)
 
 
-def end_of(index: ChangeIndex, kept: ChangeStream, generation: int, up_to: int) -> int | None:
+def end_of(index: ChangeIndex, kept: ChangeStream, name: str, generation: int, up_to: int) -> int | None:
     """Where a generation ends; None where it has not ended up to a position.
 
     `kept`: from the log as it was after the index was seen to go up to there. A generation is in the log before its
@@ -64,13 +63,20 @@ def end_of(index: ChangeIndex, kept: ChangeStream, generation: int, up_to: int) 
     has left the log since its reader began: where it ended is not known any more, and what comes now is of others.
     """
     if all(one.number != generation for one in kept.known_generations):
-        raise gone(index)
+        raise gone(name, index)
     for later in kept.known_generations:
         if later.number == generation + 1:
             if later.position is None:
                 return index.generation_mark(later.number, later.after, up_to)
             return later.position
     return None
+
+
+def gone(name: str, index: ChangeIndex) -> ChangesGone:
+    """What a reader of the changes of the table `name` is told who comes too late."""
+    begun = index.begun()
+    first = index.floor() if begun is None else max(begun.position, index.floor())
+    return ChangesGone(f"the changes of {name} up to position {first} are not kept any more", index.tail().position)
 
 
 def require_finished(reader: Reader, part: StreamPart) -> None:

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.gate.change_before import BEFORE, AsOf, RowsBefore, with_before, with_keys
-from epochlake.jobs.gate.change_parts import StreamPart, end_of, part_of, require_finished
+from epochlake.jobs.gate.change_parts import StreamPart, end_of, gone, part_of, require_finished
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
-from epochlake.jobs.replicas.change_readers import Part, Reader, Readers, require_same_part
-from epochlake.jobs.replicas.change_reading import LATE, Wanted, changes_of, gone
+from epochlake.jobs.replicas.change_readers import Part, Reader, Readers, require_reader_name, require_same_part
+from epochlake.jobs.replicas.change_reading import LATE, Wanted, changes_of
+from epochlake.metastore.committing.arguments import fits
 from epochlake.metastore.errors import Rejected, WaitTimeout
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table
@@ -70,7 +71,7 @@ def end_of_part(cluster: Store, opened: OpenStream, part: StreamPart, up_to: int
     if not is_on(metadata, opened):
         raise _not_kept(opened.table.full_name)
     kept = metadata.change_streams.by_table[opened.table.table_id]
-    return end_of(opened.index, kept, part.generation, up_to)
+    return end_of(opened.index, kept, opened.table.full_name, part.generation, up_to)
 
 
 def _not_kept(name: str) -> Rejected:
@@ -83,6 +84,29 @@ def written_at(index: ChangeIndex, position: int) -> str:
     """The id of the write at a position; empty where there is none."""
     entry = index.entry(position) if 0 < position <= index.tail().position else None
     return "" if entry is None else entry.write_id
+
+
+def _position(where: str, given: object, first: int) -> int | None:
+    """A position that was given; None where none was. Raises InvalidRequest for what is no position.
+
+    Positions count from 1. With a stream of a generation 0 is before all of its changes, as any position before it is.
+    """
+    if given is None:
+        return None
+    if not fits(given, int) or given < first:  # type: ignore[operator]
+        raise InvalidRequest(
+            f"changes cannot be read {where} {given!r}, which is no position",
+            hint=f"Give a whole number from {first} on, as _position is{' (or a bookmark)' * (where == 'after')}; or "
+            "none at all",
+        )
+    return int(given)  # type: ignore[call-overload]
+
+
+def require_switches(**given: object) -> None:
+    """Raises InvalidRequest for an argument that is neither True nor False: any text would count as True."""
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise InvalidRequest(f"{name} is {value!r}", hint="Give True or False")
 
 
 class Changes:
@@ -113,6 +137,13 @@ class Changes:
         generation: int | None = None,
         stream: int | None = None,
     ) -> None:
+        # Before anything is read: later a number that is no position looks like changes that were lost.
+        first_position = 1 if generation is None else 0
+        if not isinstance(after, str):
+            after = _position("after", after, first_position)
+        up_to = _position("up to", up_to, first_position)
+        require_reader_name(reader)
+        require_switches(late=late, follow=follow)
         metadata = cluster.catch_up()
         opened = open_stream(cluster, metadata, table)
         self._cluster = cluster
@@ -140,7 +171,7 @@ class Changes:
         self.position = first if after is None else after if self._part is None else max(after, self._part.first)
         tail = self._index.tail().position
         if self.position < opened.first:
-            raise gone(self._index)
+            raise gone(table, self._index)
         if self.position > tail:
             raise ChangesGone(
                 f"the changes of {table} end at position {tail}, and those after {self.position} were asked for", tail

@@ -48,8 +48,7 @@ class Readers:
 
     def of(self, name: str) -> Reader | None:
         """A reader by its name; None for one that has told nothing yet."""
-        if not NAME.match(name):
-            raise no_name(name)
+        require_reader_name(name)
         try:
             return _decoded(self._storage.read_bytes(self._uri(name)), name)
         except failures.MissingFile:
@@ -71,8 +70,7 @@ class Readers:
 
     def set(self, name: str, position: int, part: Part | None = None) -> Reader:
         """Say from where a reader reads on, which may be before what it has told."""
-        if not NAME.match(name):
-            raise no_name(name)
+        require_reader_name(name)
         entry = self._index.entry(position) if position else None
         write_id = "" if entry is None else entry.write_id
         reader = Reader(name, position, write_id, time.time_ns() // 1000, msgspec.UNSET if part is None else part)
@@ -115,9 +113,10 @@ def require_same_part(reader: Reader, part: Part | None) -> None:
     )
 
 
-def no_name(name: str) -> InvalidRequest:
-    """What is said of a name that no reader can have."""
-    return InvalidRequest(f"a reader cannot be called {name!r}", hint="Use letters, digits and _.-, 100 at most")
+def require_reader_name(name: object) -> None:
+    """Raises InvalidRequest for a name that no reader can have; None is for those without a name."""
+    if name is not None and not (isinstance(name, str) and NAME.match(name)):
+        raise InvalidRequest(f"a reader cannot be called {name!r}", hint="Use letters, digits and _.-, 100 at most")
 
 
 def _decoded(data: bytes, name: str) -> Reader:

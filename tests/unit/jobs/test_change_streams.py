@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import deltalake
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from epochlake.jobs import administration
@@ -301,6 +303,40 @@ def test_positions_and_readers_that_cannot_be_are_refused(kept: SmallCluster) ->
         keep_changes(kept.cluster, FLIGHTS)
     with pytest.raises(Rejected, match="cannot be kept"):
         administration.change_streams.keep_changes(kept.cluster, FLIGHTS, retention_seconds=-1)
+
+
+NO_ARGUMENTS = (
+    *({"after": one} for one in (True, 1.5, float("nan"), [1], b"2", 0, -1)),
+    *({"up_to": one} for one in (True, 1.5, "3", 0)),
+    {"reader": 5},
+    {"reader": ""},
+    *({name: one} for name in ("follow", "late", "before") for one in ("x", 1)),
+)
+
+
+@pytest.mark.parametrize("wrong", NO_ARGUMENTS, ids=str)
+def test_arguments_that_cannot_be_meant_are_refused_before_anything_is_read(
+    kept: SmallCluster, wrong: dict[str, Any]
+) -> None:
+    with (
+        patch.object(kept.cluster, "catch_up", side_effect=AssertionError("it was read")),
+        pytest.raises(InvalidRequest, match=r"cannot be read|cannot be called|'x'|is 1") as refused,
+    ):
+        kept.cluster.changes(FLIGHTS, **wrong)
+    assert refused.value.hint
+
+
+def test_positions_may_be_numbers_of_numpy_and_what_is_gone_is_said_of_the_table(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    begun = index_of(kept).begun()
+    assert begun is not None
+    assert begun.position == 1
+    tail = np.int64(kept.cluster.changes_position(FLIGHTS))
+    assert [*kept.cluster.changes(FLIGHTS, after=tail)] == []
+    # A reader of a stream that has ended is told to begin again by the position 0.
+    Readers(kept.cluster.storage, index_of(kept)).set("r", 0)
+    with pytest.raises(ChangesGone, match=rf"the changes of {FLIGHTS} up to position 1 are not kept"):
+        kept.cluster.changes(FLIGHTS, reader="r")
 
 
 def test_what_a_late_change_is_compared_with_is_kept_as_long_as_it(kept: SmallCluster) -> None:
