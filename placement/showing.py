@@ -21,6 +21,9 @@ ROWS = 50
 WIDEST = 44
 """On a terminal a cell has so many characters at most."""
 
+_WHOLE_SECONDS = float(1 << 53)
+"""From here on a float has no whole seconds, and its digits say nothing."""
+
 _SIZES = frozenset({"bytes", "capacity"})
 _NUMBERS_THAT_NAME = ("epoch", "id", "token", "tokens", "tablet", "version", "before", "after", "incarnation", "format")
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -77,6 +80,8 @@ def plural(count: int, word: str) -> str:
 
 def duration(seconds: float) -> str:
     """A duration as it was given, for people: `7 days`, `36 hours`, `90 seconds`. Nothing of it is rounded away."""
+    if seconds >= _WHOLE_SECONDS:
+        return f"{float(seconds):g} seconds"  # logs of earlier versions have such ones
     for length, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
         if seconds and seconds % length == 0:
             return plural(int(seconds // length), unit)

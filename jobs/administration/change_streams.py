@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import msgspec
+from epochlake.jobs.administration.durations import require_kept_for
 from epochlake.jobs.replicas.change_index import ChangeIndexes
 from epochlake.jobs.replicas.change_readers import Readers
 from epochlake.jobs.upkeep.change_streams import begin
@@ -13,6 +14,7 @@ from epochlake.metastore.committing.changes import Call, Change, Options, Prepar
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import DropChanges, KeepChanges
+from epochlake.metastore.metadata.events.table_lifetimes import LONGEST_SECONDS
 from epochlake.metastore.storage import places
 from epochlake.placement.errors import InvalidRequest
 
@@ -50,9 +52,11 @@ def keep_changes(
 
     For `retention_seconds`; for named readers that have not read them up to `limit_seconds`, four times as long unless
     it is said otherwise. For a table whose changes are kept it says for how long from now on. Raises Rejected for an
-    unknown table, WaitTimeout where too few replicas answer: the coordinator begins the stream then, or the same call.
+    unknown table, InvalidRequest for more than a thousand years, WaitTimeout where too few replicas answer: the
+    coordinator begins the stream then, or the same call.
     """
-    limit = LIMIT_FACTOR * retention_seconds if limit_seconds is None else limit_seconds
+    require_kept_for(f"changes of {full_name}", retention_seconds)
+    limit = limit_for(retention_seconds) if limit_seconds is None else limit_seconds
     committed = cluster.commit(ChangesKept(full_name, retention_seconds, limit), **options)
     metadata = cluster.catch_up()
     stream = metadata.change_streams.by_table[metadata.table(full_name).table_id]
@@ -65,6 +69,11 @@ def drop_changes(cluster: Cluster, full_name: str, **options: Unpack[Options]) -
     return cluster.commit(ChangesDropped(full_name), **options)
 
 
+def limit_for(retention_seconds: float) -> float:
+    """For how long changes are kept for a named reader where it is not said."""
+    return min(LIMIT_FACTOR * retention_seconds, max(retention_seconds, float(LONGEST_SECONDS)))
+
+
 class ChangesKept(Change[KeepChanges], frozen=True):
     """What `keep_changes` commits."""
 
@@ -74,6 +83,8 @@ class ChangesKept(Change[KeepChanges], frozen=True):
     limit_seconds: float = LIMIT_FACTOR * RETENTION_SECONDS
 
     def plan(self, metadata: ClusterMetadata, call: Call) -> KeepChanges:
+        require_kept_for(f"changes of {self.full_name}", self.retention_seconds)
+        require_kept_for(f"changes of {self.full_name} for its named readers", self.limit_seconds)
         if places.local_path(call.root) is None:
             raise InvalidRequest(
                 f"changes can be kept below a root on a file system, and this one is {call.root}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
+from epochlake.jobs.administration.durations import require_kept_for
 from epochlake.jobs.replicas.opening import open_all
 from epochlake.metastore.committing.changes import Call, Change, Options, Preparation
 from epochlake.metastore.committing.committer import Committed
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 def drop_table(cluster: Cluster, full_name: str, *, keep_seconds: float = 0.0, **options: Unpack[Options]) -> Committed:
     """Drop a table. Until vacuum comes, and for `keep_seconds` at least, `restore_table` brings it back.
 
-    After that vacuum deletes its files. Raises Rejected for an unknown table.
+    After that vacuum deletes its files. Raises Rejected for an unknown table, InvalidRequest for more than a thousand
+    years.
     """
     return cluster.commit(TableDrop(full_name, keep_seconds), **options)
 
@@ -50,7 +52,7 @@ def restore_table(
 
 def keep_history(cluster: Cluster, full_name: str, seconds: float, **options: Unpack[Options]) -> Committed:
     """Keep what compaction replaces in a table for so long, so that its rows can be read as they were; 0: until vacuum
-    comes. Raises Rejected for an unknown table.
+    comes. Raises Rejected for an unknown table, InvalidRequest for more than a thousand years.
     """
     return cluster.commit(HistoryKeeping(full_name, seconds), **options)
 
@@ -76,6 +78,7 @@ class TableDrop(Change[ShelveTable], frozen=True):
     keep_seconds: float = 0.0
 
     def plan(self, metadata: ClusterMetadata, call: Call) -> ShelveTable:
+        require_kept_for(f"dropped table {self.full_name}", self.keep_seconds)
         return ShelveTable(metadata.table(self.full_name).table_id, self.full_name, self.keep_seconds)
 
 
@@ -113,6 +116,7 @@ class HistoryKeeping(Change[KeepHistory], frozen=True):
     seconds: float
 
     def plan(self, metadata: ClusterMetadata, call: Call) -> KeepHistory:
+        require_kept_for(f"the history of table {self.full_name}", self.seconds)
         return KeepHistory(metadata.table(self.full_name).table_id, self.full_name, self.seconds)
 
 

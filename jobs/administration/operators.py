@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import msgspec
+from epochlake.jobs.administration.durations import require_kept_for
 from epochlake.metastore.committing.changes import Call, Change, Options
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -107,4 +108,8 @@ class TableAlteration(Change[AlterTable], frozen=True):
             else tuple(sorted({metadata.table(other).table_id for other in apart})),
         )
         said = None if wanted.compaction is msgspec.UNSET else wanted.compaction
+        grace = None if said is None else said.tombstone_grace_seconds
+        # What the table has stays, also what was said before there was a limit.
+        if grace is not None and grace != table.compacting.tombstone_grace_seconds:
+            require_kept_for(f"deletes of table {self.full_name}", grace)
         return AlterTable(table.table_id, table.full_name, options, said)

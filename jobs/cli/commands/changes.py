@@ -7,7 +7,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from epochlake.jobs.administration.change_streams import LIMIT_FACTOR, RETENTION_SECONDS, ChangesDropped, ChangesKept
+from epochlake.jobs.administration.change_streams import RETENTION_SECONDS, ChangesDropped, ChangesKept, limit_for
 from epochlake.jobs.administration.topology_changes import StreamCheck
 from epochlake.jobs.cli.arguments import TableName, of, parse_duration, parse_names
 from epochlake.jobs.cli.changing import How, carry_out, change_command
@@ -42,7 +42,7 @@ def keep(
 
     session = of(context)
     seconds = RETENTION_SECONDS if retention is None else parse_duration(retention)
-    most = LIMIT_FACTOR * seconds if limit is None else parse_duration(limit)
+    most = limit_for(seconds) if limit is None else parse_duration(limit)
 
     def begun() -> dict[str, Any]:
         if how.dry_run:

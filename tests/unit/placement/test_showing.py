@@ -161,6 +161,8 @@ def test_sizes_have_three_digits_and_no_powers_of_ten(count: int, told: str) -> 
         (129_600, "36 hours"),
         (0.5, "0.5 seconds"),
         (float("inf"), "inf seconds"),
+        (1e300, "1e+300 seconds"),
+        (1000 * 365 * 86_400, "365,000 days"),
     ],
 )
 def test_a_duration_is_told_as_it_was_given(seconds: float, told: str) -> None:
