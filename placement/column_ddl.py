@@ -36,6 +36,7 @@ _NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tiny
 """Delta's names of types that Spark calls something else."""
 
 _LEXEME = re.compile(r"\s*(`(?:[^`]|``)+`|\w+|[<>(),:])")
+_SIGNS = frozenset("<>(),:")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -109,6 +110,8 @@ def _struct(lexemes: list[str], ddl: str) -> DeltaType:
     fields: list[dict[str, object]] = []
     while True:
         name = _next(lexemes, ddl)
+        if name in _SIGNS:
+            raise _malformed(ddl, f"{name!r} stands where the name of a field should")
         name = name[1:-1].replace("``", "`") if name.startswith("`") else name
         if lexemes and lexemes[0] == ":":
             lexemes.pop(0)
@@ -154,4 +157,7 @@ def _expect(lexemes: list[str], wanted: str, ddl: str) -> None:
 
 
 def _malformed(ddl: str, why: str) -> InvalidRequest:
-    return InvalidRequest(f"the column type {ddl!r} is malformed: {why}")
+    return InvalidRequest(
+        f"the column type {ddl!r} is malformed: {why}",
+        hint="Write it as decimal(10,2), array<int>, map<string,int> or struct<name:string,size:int>",
+    )

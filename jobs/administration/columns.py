@@ -10,6 +10,7 @@ from epochlake.metastore.metadata.model import Column, Generated
 from epochlake.placement.column_ddl import delta_type, quoted
 from epochlake.placement.errors import InvalidRequest
 
+_FORM = "Write name and type, as in 'flight bigint not null'"
 _NULLABILITY = re.compile(r"\s+(not\s+)?null\s*\Z", re.IGNORECASE)
 _DEFAULT = re.compile(r"\s+default\s+('(?:[^']|'')*'|[^\s']\S*)\s*\Z", re.IGNORECASE)
 _GENERATED = re.compile(r"\s+generated\s+always\s+as\s*\((.*)\)\s*\Z", re.IGNORECASE | re.DOTALL)
@@ -71,10 +72,7 @@ def _column(definition: str, primary_key: Sequence[str]) -> Column:
     rest = definition if nullability is None else definition[: nullability.start()]
     match = _NAME.match(rest)
     if match is None:
-        raise InvalidRequest(
-            f"the column {definition.strip()!r} cannot be read",
-            hint="Write name and type, as in 'flight bigint not null'",
-        )
+        raise InvalidRequest(f"the column {definition.strip()!r} cannot be read", hint=_FORM)
     whole, plain, type_ = match.groups()
     name = plain if whole is None else whole.replace("``", "`")
     type_ = " ".join(type_.split())
@@ -107,6 +105,11 @@ def _definitions(text: str) -> list[str]:
             parts.append(text[start:position])
             start = position + 1
     parts.append(text[start:])
+    if not text.strip():
+        raise InvalidRequest("a column was asked for, and its definition is empty", hint=_FORM)
     if any(not part.strip() for part in parts):
-        raise InvalidRequest(f"the columns {text!r} cannot be read: between two commas there is nothing")
+        raise InvalidRequest(
+            f"the columns {text!r} cannot be read: before or after a comma there is nothing",
+            hint=f"{_FORM}; with one comma between two columns",
+        )
     return parts

@@ -94,6 +94,13 @@ class TableRestoration(Change[RestoreTable], frozen=True):
         found = metadata.dropped.named(self.full_name)
         if self.table_id is not None:
             found = [one for one in found if one.table.table_id == self.table_id]
+        living = metadata.schema.by_name.get(self.full_name)
+        if not found and living is not None and self.table_id in (None, living.table_id):
+            raise Rejected(
+                Code.TABLE_EXISTS,
+                f"table {self.full_name} is there, and no other one was dropped that can still be restored as it",
+                hint="Use it: nothing has to be restored",
+            )
         if not found:
             keyspace, _, name = self.full_name.partition(".")
             raise Rejected(

@@ -14,7 +14,7 @@ import pyarrow.acero as acero
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys
 from epochlake.jobs.gate.arrow_types import arrow_type
-from epochlake.jobs.gate.fitting import misfit
+from epochlake.jobs.gate.fitting import misfit, what_became
 from epochlake.jobs.gate.merge_expressions import SOURCE, TARGET, expression_of
 from epochlake.jobs.gate.merge_journal import MergeCounts
 from epochlake.jobs.replicas.file_columns import filled
@@ -81,9 +81,8 @@ def require_fitting_clauses(clauses: Sequence[Clause], table: Table) -> None:
             continue
         unknown = [name for name in clause.values if name not in names]
         if unknown:
-            raise InvalidRequest(
-                f"table {table.full_name} has no column {', '.join(unknown)}", hint=f"It has {', '.join(names)}"
-            )
+            problems = [f"table {table.full_name} has no column {', '.join(unknown)}", *what_became(table, unknown)]
+            raise InvalidRequest("; ".join(problems), hint=f"It has {', '.join(names)}")
         moved = [name for name in clause.values if name in table.primary_key and clause.kind == "update"]
         if moved:
             raise InvalidRequest(

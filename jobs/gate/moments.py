@@ -21,7 +21,7 @@ def micros_of(moment: object) -> int:
         except ValueError:
             raise InvalidRequest(f"the time {moment!r} cannot be understood", hint=_HINT) from None
     if not isinstance(moment, datetime):
-        raise InvalidRequest(f"a time is a {type(moment).__name__}: {moment!r}", hint=_HINT)
+        raise InvalidRequest(f"{moment!r} is no time", hint=f"Give a text in ISO 8601 or a datetime. {_HINT}")
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise InvalidRequest(f"the time {moment.isoformat(' ')} has no zone", hint=_HINT)
     return (moment - _BEGINNING) // timedelta(microseconds=1)

@@ -152,8 +152,15 @@ def _map_of(key: _Fit, item: _Fit) -> _Fit:
 
 def _struct_of(fields: Mapping[str, _Fit]) -> _Fit:
     def fit(value: object) -> object:
-        if not isinstance(value, Mapping) or value.keys() != fields.keys():
-            raise _unfit(value, f"no mapping with exactly the fields {', '.join(fields)}")
+        if not isinstance(value, Mapping):
+            raise _unfit(value, f"no mapping with the fields {', '.join(fields)}")
+        # The value itself is not quoted: fields that were left out may have been given null by now.
+        lacks = [f"lacks {name}" for name in fields if name not in value]
+        has = [f"has {name}, which is no field of it" for name in value if name not in fields]
+        if lacks or has:
+            raise UnfitValue(
+                f"a value of the struct with the fields {', '.join(fields)} {' and '.join([*lacks, *has])}"
+            )
         return {name: None if value[name] is None else one(value[name]) for name, one in fields.items()}
 
     return fit

@@ -27,10 +27,27 @@ def test_a_column_is_read_with_its_default(text: str) -> None:
     assert parse_added([f"{text}, d date"]) == (PARSED[text], Column("d", "date"))
 
 
-@pytest.mark.parametrize("text", ["c", "c int default", "c int default 'x", "c default 5", "c int default 5 6"])
-def test_a_column_that_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("c", "the column 'c' cannot be read"),
+        ("c int default", "'int default'|'c int default'"),
+        ("c int default 'x", "default"),
+        ("c default 5", "'c'"),
+        ("c int default 5 6", "default"),
+        ("", "its definition is empty"),
+        (" ", "its definition is empty"),
+        ("c int,", "before or after a comma there is nothing"),
+        ("c decimal(50,2)", "from 1 to 38"),
+        ("c struct<>", "'>' stands where the name of a field should"),
+        ("c struct<a:int,>", "'>' stands where the name of a field should"),
+        ("c map<string>", "'>' stands where ',' should"),
+    ],
+)
+def test_a_column_that_cannot_be_read_is_refused_with_a_hint(text: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said) as refused:
         parse_added([text])
+    assert refused.value.hint
 
 
 def test_all_that_is_said_of_columns_is_one_epoch_and_is_shown(grown: CommandLine) -> None:

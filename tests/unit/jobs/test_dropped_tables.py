@@ -94,6 +94,16 @@ def test_what_vacuum_has_taken_cannot_be_restored_and_the_log_says_so(table: Sma
     assert "ForgetTable" in {one.event for one in table.cluster.history()}
 
 
+def test_a_table_that_is_there_need_not_be_restored(table: SmallCluster) -> None:
+    for table_id in (None, table.table.table_id):
+        with pytest.raises(Rejected, match=f"table {TABLE} is there, and no other one") as rejected:
+            administration.restore_table(table.cluster, TABLE, table_id=table_id)
+        assert rejected.value.code == "table-exists"
+    with pytest.raises(Rejected, match="was dropped that can still") as rejected:
+        administration.restore_table(table.cluster, TABLE, table_id="another")
+    assert rejected.value.code == "unknown-table"
+
+
 def test_of_vacuum_and_a_restore_at_the_same_time_one_gives_way(table: SmallCluster) -> None:
     cluster = table.cluster
     administration.drop_table(cluster, TABLE)

@@ -113,6 +113,12 @@ def test_insert_if_absent_leaves_rows_that_are_there(cluster: Cluster) -> None:
     assert {key: row[0] for key, row in rows_of(cluster).items()} == {1: 1, 2: 9}
 
 
+def test_a_clause_that_sets_a_column_by_its_former_name_is_told_the_new_one(cluster: Cluster) -> None:
+    administration.alter_table(cluster, STOCK, rename={"n": "m"})
+    with pytest.raises(InvalidRequest, match=r"has no column n; n is called m now\. It has id, m"):
+        cluster.merge(STOCK, [{"id": 1}]).when_matched_update({"n": "1"}).execute()
+
+
 @pytest.mark.parametrize(
     ("source", "clauses", "said"),
     [

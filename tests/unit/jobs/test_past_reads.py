@@ -263,6 +263,11 @@ def test_moments_keep_their_microseconds() -> None:
         assert micros_of(moment_of(micros)) == micros_of(moment_of(micros).isoformat()) == micros
 
 
+def test_what_is_no_time_is_said_to_be_none() -> None:
+    with pytest.raises(InvalidRequest, match=r"^5 is no time\. Give a text in ISO 8601 or a datetime\. Say the zone"):
+        micros_of(5)
+
+
 def differences(table: SmallCluster, first: int, last: int | None) -> dict[int, tuple[str, str | None, str | None]]:
     """Rows by their id: in what way they differ, the note before and after."""
     until = None if last is None else moment_of(last)
