@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from epochlake.jobs.testing import change_histories
 from epochlake.jobs.testing.change_histories import StreamHistory
+from epochlake.jobs.testing.lost_epochs import Loss, excused
 from epochlake.jobs.testing.row_scenarios import lossy_levels, operations_of
 from epochlake.jobs.testing.scenario import Scenario
 from epochlake.jobs.testing.themes import ALTERATIONS, DESTRUCTIVE, KEYS
@@ -60,7 +61,7 @@ class Access(NamedTuple):
 
 class RowHistory(NamedTuple):
     """What a world did with rows, and what was done to it. `whole`: a failed write has to be there whole or not.
-    `in_time`: of two writes the later one counts, by their times, whichever has landed first.
+    `in_time`: of two writes the later one counts, by their times, whichever has landed first. `losses`: of epochs.
     """
 
     scenario: Scenario
@@ -74,6 +75,7 @@ class RowHistory(NamedTuple):
     append_only: bool = False
     in_time: bool = True
     stream: StreamHistory | None = None
+    losses: Sequence[Loss] = ()
 
 
 def violations(history: RowHistory) -> list[str]:
@@ -88,12 +90,19 @@ def violations(history: RowHistory) -> list[str]:
     for read in history.accesses:
         if read.kind != "read":
             continue
+        known = writes
+        if history.losses:
+            # What the cluster may not know of, then: that it was acknowledged does not count.
+            known = [
+                one._replace(acknowledged=False) if excused(history.losses, read.began, read.ended, one.began) else one
+                for one in writes
+            ]
         if history.append_only:
-            found += _wrong_appended(read, writes)
+            found += _wrong_appended(read, known)
             continue
         found += [f"{read.who} is shown key {key} twice" for key, notes in read.rows.items() if len(notes) > 1]
         for key in sorted({*range(KEYS), *read.notes}):
-            found += _wrong(key, read, writes, in_time=history.in_time)
+            found += _wrong(key, read, known, in_time=history.in_time)
     found += _needless_errors(history)
     if history.stream is not None:
         found += change_histories.violations(history.stream, writes, lossy)

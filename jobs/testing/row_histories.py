@@ -27,6 +27,7 @@ from epochlake.jobs.testing.constraining import Constraints
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.holes import Holes
 from epochlake.jobs.testing.keeping import Kept
+from epochlake.jobs.testing.lost_epochs import Losses
 from epochlake.jobs.testing.misplacing import misplaced
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.operating import operate
@@ -66,6 +67,7 @@ from epochlake.jobs.testing.rows import (
 from epochlake.jobs.testing.scenario import Operation, Scenario, Settings
 from epochlake.jobs.testing.stepping import Steps
 from epochlake.jobs.testing.themes import (
+    ACCEPT_LOSS,
     ALTERATIONS,
     BAD_ROWS,
     DESTRUCTIVE,
@@ -105,8 +107,10 @@ class _Accesses:
         must_stay: Callable[[str], bool] = lambda _: False,
         *,
         stays: bool = False,
+        is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`stays`: what a quorum has stays where it is."""
+        """`stays`: what a quorum has stays where it is. `is_behind`: whether a log went back, as yet unaccepted."""
+        self._is_behind = is_behind
         self._stays = stays
         self.all: list[Access] = []
         self.wrong: list[str] = []
@@ -156,6 +160,7 @@ class _Accesses:
             self._holdings.acknowledge(
                 (Acknowledged(key, note, operation.level) for key in notes),
                 told if told.epoch == written.epoch else None,
+                incarnation=told.identity.incarnation,
             )
 
     def _told_otherwise(self, number: int, written: Written, operation: Operation, began: float) -> str | None:
@@ -200,12 +205,12 @@ class _Accesses:
     def read(self, gate: Gate, cluster: Cluster, level: str, hold: float = 0.0) -> None:
         """Read everything, as it was when that was planned, `hold` seconds ago: in one of the ways that there are."""
         began, now = self._world.scheduler.steps, self._world.scheduler.now
-        known = self._holdings.newest
+        known, was_behind = self._holdings.newest, self._is_behind()
         table = gate.planning.table(TABLE)
         way = len(self.all) % 3
         plan = gate.plan_read(table, level, ONE_BY_ONE if way == BY_KEYS else None)
-        if gate.planning.metadata.epoch < known:
-            told = gate.planning.metadata.epoch
+        told = gate.planning.metadata.fence
+        if told < known and not was_behind and not self._is_behind():
             self.wrong.append(f"{gate.name} has planned a read at epoch {told}, and {known} was known before it began")
         if too_much := self._holdings.is_shown_too_much(plan, gate.planning.metadata):
             self.wrong.append(f"{gate.name} {too_much}")
@@ -261,15 +266,23 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         forgets = forgets_deletes(scenario)
         # Nothing comes to rest then before somebody gives up what is lost, and a repair brings what there still is.
         too_far = goes_back_too_far(scenario)
+        losses = Losses(world)
         holdings = Holdings(
             world,
             harmed(scenario),
+            is_behind=lambda: not losses.are_accepted,
             append_only=settings.append_only,
             forgets=forgets,
             loses_power=any(fault.kind == "power cut" for fault in scenario.faults),
         )
         steps = Steps(world, harmed(scenario), damaged_places(scenario))
-        accesses = _Accesses(world, holdings, partial(must_stay_for, scenario), stays=stays_where_it_is(scenario))
+        accesses = _Accesses(
+            world,
+            holdings,
+            partial(must_stay_for, scenario),
+            stays=stays_where_it_is(scenario),
+            is_behind=lambda: not losses.are_accepted,
+        )
         loses = bool(harmed(scenario)) or any(fault.kind == "power cut" for fault in scenario.faults)
         followers.given = partial(_require_streamed, holdings, accesses)
         kept = Kept(world, partial(is_kept_for, scenario), loses=loses)
@@ -309,23 +322,29 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                         if operation.kind == ROLLBACK:
                             rollbacks.roll_back(cluster, operation)
                             continue
-                        before = holdings.acknowledged
+                        if operation.kind == ACCEPT_LOSS:
+                            losses.accept()
+                            continue
+                        before, since = holdings.acknowledged, world.scheduler.steps
                         with (
                             kept.cleaning(partial(replica_tables, cluster))
                             if operation.kind == "vacuum"
                             else nullcontext()
                         ):
                             report = operate(cluster, partial(new_volume, world), operation)
+                        if report is not None and report.complete:
+                            losses.repaired(since)
                         if report is not None and report.complete and not too_far:
                             holdings.everywhere(before, report.epoch)
 
         playing = Playing(world, scenario, play)
         playing.learned += [steps.learn, holdings.learn]
+        playing.nemesis.before_exchange = losses.note
         with rollbacks.watched(), holes.watched():
             playing.run()
         stream = None
         if not too_far:
-            stream = _come_to_rest(world, accesses, playing, holdings, followers)
+            stream = _come_to_rest(world, accesses, playing, holdings, followers, losses)
         in_time = not forgets or all_are_announced(scenario)
         operated = rolling_back.violations(rollbacks.all, accesses.all, in_time=in_time)
         operated += constraining.violations(constraints.periods, scenario, accesses.all)
@@ -349,6 +368,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             append_only=scenario.settings.append_only,
             in_time=in_time,
             stream=stream,
+            losses=losses.all,
         )
 
 
@@ -411,7 +431,12 @@ def waited(playing: Playing, player: Player, thread: int) -> Iterator[Operation]
 
 
 def _come_to_rest(
-    world: World, accesses: _Accesses, playing: Playing, holdings: Holdings, followers: ChangeFollowers
+    world: World,
+    accesses: _Accesses,
+    playing: Playing,
+    holdings: Holdings,
+    followers: ChangeFollowers,
+    losses: Losses,
 ) -> StreamHistory | None:
     """Nothing goes wrong any more: everything ends, is repaired, and is read at each level. The stream of changes."""
     streams: list[StreamHistory] = []
@@ -419,7 +444,11 @@ def _come_to_rest(
 
     def rest() -> None:
         process = world.scheduler.current.process
+        if losses.all:
+            losses.settle()
         with world.cluster(process) as cluster:
+            if losses.all:
+                playing.learn(cluster.catch_up())
             # What pipelines are shown before anybody has repaired anything, by each replica in its turn.
             for turn, level in enumerate(("ONE", "QUORUM") * 3):
                 with as_many_as_there_are(cluster, scenario):
@@ -431,6 +460,7 @@ def _come_to_rest(
             destroyed |= {"/".join(log.split("/")[:3]) for log, _ in Holes(world).open()}
             _let_go_on(world, cluster, destroyed, scenario.settings.racks)
             unexpected.extend(left_undone(cluster, may_be_damaged=damaged_places(scenario)))
+            losses.repaired(world.scheduler.steps)
             unexpected.extend(holdings.not_owned(cluster.catch_up()))
             if world.folder is not None and is_compacted(scenario):
                 unexpected.extend(_left_uncompacted(cluster, holdings))

@@ -34,6 +34,9 @@ ROLLBACK = "roll back"
 CHANGE_OF_MIND = "change of mind"
 """Asking for another replication, and taking that back before anybody has begun with it."""
 
+ACCEPT_LOSS = "accept loss"
+"""Going on where a log ends that went back: what operators do who do not only ask the coordinator."""
+
 UPKEEP = ("repair", "repair bytes", "compact", "vacuum", "compact log", "snapshot", "verify")
 """What is done to replicas, beside writing."""
 
