@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from epochlake.jobs.testing.nemesis import MOUNTS
-from epochlake.jobs.testing.themes import ALTERATIONS, BAD_ROWS, KEYS, ROLLBACK, SIX_NODES, Lying, Theme
+from epochlake.jobs.testing.themes import (
+    ALTER_TTL,
+    ALTERATIONS,
+    BAD_ROWS,
+    EXPIRING,
+    KEYS,
+    PIPELINES,
+    ROLLBACK,
+    SIX_NODES,
+    SOME,
+    Lying,
+    Theme,
+)
 
 REPLICATING = Theme(
     seconds=(5.0, 10.0),
@@ -103,6 +115,46 @@ ALTERING = Theme(
     hasty=0.1,
 )
 """Checks and columns that come and go while others stand still between what they have staged and what they commit."""
+
+EXPIRING_ROWS = Theme(
+    seconds=(6.0, 9.0),
+    tables=0.5,
+    keys=(4, KEYS),
+    paces=(0.2, 0.5),
+    operations=(ALTER_TTL, ALTER_TTL, ALTER_TTL, "shift"),
+    operator_paces=(1.5, 4.0),
+    upkeep=("compact", "compact", "compact", "repair"),
+    sorts=((), (), ("kill", "pause"), ("disk away", "unreachable")),
+    tablets=(1, 2, 0),
+    sights=("all", "all", "most"),
+    accesses=(*[EXPIRING] * 5, "write", "delete", *["read"] * 4, "read late", *PIPELINES, *PIPELINES),
+    pipelines=(2, 3),
+    levels=("QUORUM", "ALL"),
+    upkeep_paces=(1.5,),
+    hasty=0.8,
+    append_only=0.0,
+    followed=0.0,
+    ttl=(1, 2, 5),
+)
+"""Rows that expire, some of them long before they are written, by times to live that are altered meanwhile; clocks that
+are some seconds apart, and compactions that drop what has expired.
+"""
+
+DROPPED_EARLY = EXPIRING_ROWS._replace(
+    tables=1.0,
+    operations=("balance",),
+    operator_paces=(30.0,),
+    upkeep=("compact", "compact", SOME),
+    upkeep_paces=(0.5,),
+    hasty=1.0,
+    sorts=((),),
+    tablets=(1,),
+    sights=("all",),
+    accesses=(*[EXPIRING] * 3, *["read"] * 4, *[*PIPELINES] * 5),
+    read_levels=("QUORUM", "ONE"),
+    ttl=(5,),
+)
+"""Compactions all the time, by clocks that may be ahead of those of readers, of rows that expire in these seconds."""
 
 DRAWN = (REPLICATING, HANDING_ON, ROLLING_BACK, ALTERING, ALTERING)
 """Those that are drawn with all others."""

@@ -24,10 +24,11 @@ from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing import change_histories, constraining, rolling_back
 from epochlake.jobs.testing.change_histories import Change, ChangeFollowers, StreamHistory
 from epochlake.jobs.testing.constraining import Constraints
+from epochlake.jobs.testing.expiring import Alterations, asked_of, bound_now
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.holes import Holes
 from epochlake.jobs.testing.keeping import Kept
-from epochlake.jobs.testing.lost_epochs import Losses
+from epochlake.jobs.testing.lost_epochs import Losses, goes_back
 from epochlake.jobs.testing.misplacing import misplaced
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.operating import operate
@@ -51,9 +52,9 @@ from epochlake.jobs.testing.row_scenarios import (
     stays_where_it_is,
 )
 from epochlake.jobs.testing.rows import (
-    ALL_OF_IT,
     COLUMNS,
     KEYSPACE,
+    MOMENT,
     TABLE,
     RowsDamaged,
     WorldRows,
@@ -68,9 +69,11 @@ from epochlake.jobs.testing.scenario import Operation, Scenario, Settings
 from epochlake.jobs.testing.stepping import Steps
 from epochlake.jobs.testing.themes import (
     ACCEPT_LOSS,
+    ALTER_TTL,
     ALTERATIONS,
     BAD_ROWS,
     DESTRUCTIVE,
+    EXPIRING,
     FORBIDDEN,
     KEYS,
     OTHER_ROWS,
@@ -108,9 +111,13 @@ class _Accesses:
         *,
         stays: bool = False,
         is_behind: Callable[[], bool] = lambda: False,
+        ttl: int = 0,
+        alterations: Alterations | None = None,
     ) -> None:
         """`stays`: what a quorum has stays where it is. `is_behind`: whether a log went back, as yet unaccepted."""
         self._is_behind = is_behind
+        self._ttl = ttl
+        self._alterations = alterations or Alterations()
         self._stays = stays
         self.all: list[Access] = []
         self.wrong: list[str] = []
@@ -135,16 +142,18 @@ class _Accesses:
             kind = "delete" if deleted else "write"
             times = self._times[number] = []
             self.all.append(
-                Access(kind, gate.name, steps, float("inf"), False, notes, level=operation.level, times=times)
-            )
+                Access(kind, gate.name, steps, float("inf"), False, notes, level=operation.level, times=times,
+                       moment=self._moment(operation))
+            )  # fmt: skip
         if batch:
             self._batches[batch] = number
         self._tries.setdefault(number, []).append(steps)
-        if deleted:
+        if deleted or operation.seconds < 0:
             self._holdings.deleting(notes)
         table = gate.planning.table(TABLE)
         try:
-            rows = WorldRows(notes, shares=shares_files(operation.name), times=self._times[number])
+            shares, times, moment = shares_files(operation.name), self._times[number], self.all[number].moment
+            rows = WorldRows(notes, shares=shares, times=times, moment=moment)
             written = gate.write(rows, table, operation.level, batch, deleted=deleted)
         except EpochlakeError:
             self._took(number, now)
@@ -162,6 +171,12 @@ class _Accesses:
                 told if told.epoch == written.epoch else None,
                 incarnation=told.identity.incarnation,
             )
+
+    def _moment(self, operation: Operation) -> int | None:
+        """By which the rows of an operation expire that is about to begin."""
+        if operation.kind != EXPIRING:
+            return None
+        return int((self._world.scheduler.now + operation.seconds - self._ttl) * 1e6)
 
     def _told_otherwise(self, number: int, written: Written, operation: Operation, began: float) -> str | None:
         """What a call was told of a write that is not so. `began`: when the call did. Two calls at once may each say
@@ -206,9 +221,15 @@ class _Accesses:
         """Read everything, as it was when that was planned, `hold` seconds ago: in one of the ways that there are."""
         began, now = self._world.scheduler.steps, self._world.scheduler.now
         known, was_behind = self._holdings.newest, self._is_behind()
+        told_of = self._alterations.acknowledged
         table = gate.planning.table(TABLE)
-        way = len(self.all) % 3
+        # Spark's way to filter is tried elsewhere (tests/spark).
+        way = len(self.all) % 3 if not table.lifetimes else 1 + len(self.all) % 2
+        asked = asked_of(table)
+        expired = bound_now(table, self._world.scheduler.current.process, self._world.scheduler)
         plan = gate.plan_read(table, level, ONE_BY_ONE if way == BY_KEYS else None)
+        if table.lifetimes and len(table.lifetimes) <= told_of:
+            self.wrong.append(f"{gate.name} has planned a read with {len(table.lifetimes)} times to live, of {told_of}")
         told = gate.planning.metadata.fence
         if told < known and not was_behind and not self._is_behind():
             self.wrong.append(f"{gate.name} has planned a read at epoch {told}, and {known} was known before it began")
@@ -223,8 +244,8 @@ class _Accesses:
             if way == AS_SPARK:
                 found = shown(cluster.storage, plan)
             else:
-                found = scanned(looked_after(gate, scan(plan, ALL_OF_IT)))
-                counted, there = count_of(plan, ALL_OF_IT), sum(map(len, found.values()))
+                found = scanned(looked_after(gate, scan(plan, asked)))
+                counted, there = count_of(plan, asked), sum(map(len, found.values()))
         except (EpochlakeError, RowsDamaged):
             gone = [path for path in paths_of(plan) if self._is_gone(path)]
             if gone and self._must_stay(gate.name):
@@ -236,7 +257,7 @@ class _Accesses:
             self.wrong.append(f"{gate.name} is shown {there} rows, and {counted} are counted")
         notes = {key: notes[0] for key, notes in found.items()}
         ended, taken = self._world.scheduler.steps, self._world.scheduler.now - now
-        self.all.append(Access("read", gate.name, began, ended, True, notes, found, level, taken))
+        self.all.append(Access("read", gate.name, began, ended, True, notes, found, level, taken, bound=expired))
 
 
 def _note_of(operation: Operation) -> str | None:
@@ -276,12 +297,15 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             loses_power=any(fault.kind == "power cut" for fault in scenario.faults),
         )
         steps = Steps(world, harmed(scenario), damaged_places(scenario))
+        alterations = Alterations()
         accesses = _Accesses(
             world,
             holdings,
             partial(must_stay_for, scenario),
             stays=stays_where_it_is(scenario),
             is_behind=lambda: not losses.are_accepted,
+            ttl=settings.ttl,
+            alterations=alterations,
         )
         loses = bool(harmed(scenario)) or any(fault.kind == "power cut" for fault in scenario.faults)
         followers.given = partial(_require_streamed, holdings, accesses)
@@ -322,6 +346,9 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                         if operation.kind == ROLLBACK:
                             rollbacks.roll_back(cluster, operation)
                             continue
+                        if operation.kind == ALTER_TTL:
+                            alterations.alter(cluster, operation)
+                            continue
                         if operation.kind == ACCEPT_LOSS:
                             losses.accept()
                             continue
@@ -340,6 +367,9 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         playing = Playing(world, scenario, play)
         playing.learned += [steps.learn, holdings.learn]
         playing.nemesis.before_exchange = losses.note
+        if goes_back(scenario):
+            # Nobody comes to an end before somebody has accepted it.
+            playing.at_peace.append(losses.settle)
         with rollbacks.watched(), holes.watched():
             playing.run()
         stream = None
@@ -400,7 +430,13 @@ def set_up(world: World, settings: Settings, keep_changes: Callable[[Cluster, st
             kind = PlacementKind.TABLETS if settings.tablets else PlacementKind.RING
             administration.create_keyspace(cluster, KEYSPACE, {"dc1": settings.replication}, placement=kind)
             administration.create_table(
-                cluster, TABLE, COLUMNS, ["id"], append_only=settings.append_only, tablets=settings.tablets or None
+                cluster,
+                TABLE,
+                COLUMNS + ([(MOMENT, "timestamp", True)] if settings.ttl else []),
+                ["id"],
+                append_only=settings.append_only,
+                tablets=settings.tablets or None,
+                ttl=(MOMENT, settings.ttl) if settings.ttl else None,
             )
             if settings.changes and keep_changes is not None:
                 keep_changes(cluster, settings.changes)

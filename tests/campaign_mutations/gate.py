@@ -183,6 +183,7 @@ WRITES = (
 )
 
 READS = (
+    also("only the last time to live says what has expired", "114: what has expired stays so", ROWS),
     also("a pipeline reads without lineage", "012: reads pass over what a merged file stands for", ROWS),
     Mutation(
         "a read asks one replica too few",
