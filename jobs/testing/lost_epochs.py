@@ -89,12 +89,13 @@ class Losses:
 
 
 def is_of_the_log(fault: Fault) -> bool:
-    """Whether a fault lets the log go back, and destroys nothing of any replica."""
-    return fault.kind == "old storage" and fault.place in (ROOT, LOG)
+    """Whether a fault lets the log go back, or takes it, and destroys nothing of any replica."""
+    return fault.kind in ("old storage", "lost storage") and fault.place in (ROOT, LOG)
 
 
 def goes_back(scenario: Scenario) -> bool:
-    return any(map(is_of_the_log, scenario.faults))
+    """Whether epochs are lost: of a log without members."""
+    return not scenario.settings.members and any(map(is_of_the_log, scenario.faults))
 
 
 def excused(losses: Iterable[Loss], began: float, ended: float, written: float) -> bool:

@@ -12,7 +12,6 @@ from epochlake.jobs.testing.themes import (
     PIPELINES,
     ROLLBACK,
     SIX_NODES,
-    SOME,
     Lying,
     Theme,
 )
@@ -141,20 +140,18 @@ are some seconds apart, and compactions that drop what has expired.
 """
 
 DROPPED_EARLY = EXPIRING_ROWS._replace(
+    seconds=(6.0, 7.0),
     tables=1.0,
     operations=("balance",),
     operator_paces=(30.0,),
-    upkeep=("compact", "compact", SOME),
-    upkeep_paces=(0.5,),
-    hasty=1.0,
     sorts=((),),
     tablets=(1,),
     sights=("all",),
-    accesses=(*[EXPIRING] * 3, *["read"] * 4, *[*PIPELINES] * 5),
-    read_levels=("QUORUM", "ONE"),
+    coordinators=(1,),
     ttl=(5,),
+    plot="clocks_apart",
 )
-"""Compactions all the time, by clocks that may be ahead of those of readers, of rows that expire in these seconds."""
+"""Compactions all the time, by a clock that is ahead of those of readers, of rows that expire in these seconds."""
 
 DRAWN = (REPLICATING, HANDING_ON, ROLLING_BACK, ALTERING, ALTERING)
 """Those that are drawn with all others."""

@@ -110,6 +110,26 @@ EPOCHS_LOST = Theme(
 )
 """A log that goes back while a tablet moves; rows beside it, and what has to be true of them when that is accepted."""
 
+ROOT_LOST_BESIDE_ROWS = Theme(
+    seconds=(7.0, 9.0),
+    tables=0.1,
+    keys=(4, KEYS),
+    paces=(0.2, 0.4),
+    operations=("shift", "shift", "shuttle", "balance"),
+    operator_paces=(1.5,),
+    upkeep=("repair",),
+    tablets=(1, 2, 0),
+    accesses=("write", "write", "delete", "read", "read"),
+    pipelines=(2, 3),
+    levels=("QUORUM", "ALL"),
+    coordinators=(1, 2),
+    session=2.0,
+    append_only=0.3,
+    followed=0.0,
+    plot="root_lost",
+)
+"""A root that is lost, or comes back as it was, beside rows: its members have the log, so nothing of them is lost."""
+
 LYING_SOURCES = ROTTEN_CUTS._replace(
     accesses=("write",),
     levels=("ALL",),
@@ -150,6 +170,7 @@ BY_NAME_ONLY = (
     SWEPT_LATE,
     PREPARED_LATE,
     EPOCHS_LOST,
+    ROOT_LOST_BESIDE_ROWS,
     LYING_SOURCES,
     LYING_MERGES,
 )

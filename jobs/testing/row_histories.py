@@ -29,6 +29,7 @@ from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.holes import Holes
 from epochlake.jobs.testing.keeping import Kept
 from epochlake.jobs.testing.lost_epochs import Losses, goes_back
+from epochlake.jobs.testing.member_histories import Members
 from epochlake.jobs.testing.misplacing import misplaced
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.operating import operate
@@ -287,11 +288,12 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         forgets = forgets_deletes(scenario)
         # Nothing comes to rest then before somebody gives up what is lost, and a repair brings what there still is.
         too_far = goes_back_too_far(scenario)
-        losses = Losses(world)
+        losses, unexpected = Losses(world), list[str]()
+        members = Members(world, unexpected)
         holdings = Holdings(
             world,
             harmed(scenario),
-            is_behind=lambda: not losses.are_accepted,
+            is_behind=lambda: not (losses.are_accepted and members.has_root),
             append_only=settings.append_only,
             forgets=forgets,
             loses_power=any(fault.kind == "power cut" for fault in scenario.faults),
@@ -303,7 +305,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             holdings,
             partial(must_stay_for, scenario),
             stays=stays_where_it_is(scenario),
-            is_behind=lambda: not losses.are_accepted,
+            is_behind=lambda: not (losses.are_accepted and members.has_root),
             ttl=settings.ttl,
             alterations=alterations,
         )
@@ -364,10 +366,15 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                         if report is not None and report.complete and not too_far:
                             holdings.everywhere(before, report.epoch)
 
-        playing = Playing(world, scenario, play)
+        playing = Playing(world, scenario, play, {"members": members.play})
+        playing.unexpected = unexpected
         playing.learned += [steps.learn, holdings.learn]
         playing.nemesis.before_exchange = losses.note
-        if goes_back(scenario):
+        if scenario.settings.members:
+            members.watch(playing.nemesis, scenario.faults)
+            playing.learned.append(members.require_durable)
+            playing.at_peace.append(members.bring_in_order)
+        elif goes_back(scenario):
             # Nobody comes to an end before somebody has accepted it.
             playing.at_peace.append(losses.settle)
         with rollbacks.watched(), holes.watched():

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 from epochlake.jobs.testing.disk import LOG, ROOT
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario
-from epochlake.jobs.testing.themes import ACCEPT_LOSS, CHANGE_OF_MIND, KEYS
+from epochlake.jobs.testing.themes import ACCEPT_LOSS, CHANGE_OF_MIND, EXPIRING, KEYS
 
 OUTAGE_SECONDS = 3.0
 """So long nobody reaches a place in which something else comes."""
@@ -195,6 +195,51 @@ def epochs_lost(drawn: Drawn) -> Scenario:
     return drawn.with_([*pipelines, *drawn.others("pipeline", "operator", "upkeep"), *operators], faults)
 
 
+def root_lost(drawn: Drawn) -> Scenario:
+    """The root of a log with members is lost, or comes back as it was, while rows are written and tablets move; it is
+    restored from the members. Nothing is lost by that.
+    """
+    chance, between = drawn.chance, drawn.between
+    at = between(1.0, 3.0)
+    back = chance.random() < 0.4
+    lost = Fault("old storage" if back else "lost storage", at, place=ROOT, seconds=between(0.5, 2.0) if back else 0.0)
+    if not back and chance.random() < 0.5:
+        lost = msgspec.structs.replace(
+            lost, when=chance.choice(["commit write", "commit link, done", "log append, done"])
+        )
+    recovers = tuple(Operation("recover", between(0.5, 1.0)) for _ in range(12))
+    found = drawn.with_([*drawn.scenario.parts, Part("recoverer", "members", (recovers,))], [lost])
+    members = tuple(sorted(chance.sample(range(1, 8), 3)))
+    return msgspec.structs.replace(found, settings=msgspec.structs.replace(found.settings, members=members))
+
+
+def clocks_apart(drawn: Drawn) -> Scenario:
+    """Rows that live for a few seconds; the clock of who compacts is ahead of those of readers, by less than clocks are
+    taken to be apart.
+    """
+    between, end = drawn.between, drawn.scenario.seconds
+    apart = between(1.0, 2.0)
+
+    def again(low: float, high: float, operation: Callable[[int], Operation]) -> list[tuple[float, Operation]]:
+        found: list[tuple[float, Operation]] = []
+        at = between(low, high)
+        while at < end:
+            found.append((at, operation(len(found))))
+            at += between(low, high)
+        return found
+
+    def written(number: int) -> Operation:
+        lives = between(1.0, 4.0)
+        return Operation(EXPIRING, name=f"w{number}", keys=(number % KEYS,), level="ALL", seconds=lives)
+
+    parts = [_briefly("pipeline0", again(0.2, 0.5, written))]
+    parts += [_briefly(f"pipeline{n}", again(0.2, 0.4, lambda _: Operation("read", level="QUORUM"))) for n in (1, 2)]
+    compacting = again(0.3, 0.8, lambda _: Operation("compact", on=True, number=2))
+    keeper = Part("upkeep", "upkeep", (_at_times(compacting),), skew=apart)
+    others = [*parts, *drawn.others("pipeline", "upkeep")]
+    return drawn.with_([*(msgspec.structs.replace(one, skew=-apart) for one in others), keeper], [])
+
+
 def _accepting(drawn: Drawn, begins: float, accepts: float, forgets: float) -> list[Part]:
     """Who moves a tablet, accepts that epochs are lost, has deletes forgotten, and moves the tablet again."""
     chance, between = drawn.chance, drawn.between
@@ -237,6 +282,15 @@ def _at_times(operations: Sequence[tuple[float, Operation]]) -> tuple[Operation,
 
 
 PLOTS: Mapping[str, Callable[[Drawn], Scenario]] = {
-    plot.__name__: plot for plot in (put_back_under_a_commit, settled_late, swept_late, prepared_late, epochs_lost)
+    plot.__name__: plot
+    for plot in (
+        put_back_under_a_commit,
+        settled_late,
+        swept_late,
+        prepared_late,
+        epochs_lost,
+        root_lost,
+        clocks_apart,
+    )
 }
 """By their names, as themes name them."""

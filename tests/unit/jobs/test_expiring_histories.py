@@ -14,6 +14,7 @@ from epochlake.jobs.testing.row_checkers import Access, RowHistory, violations
 from epochlake.jobs.testing.row_drawing import row_scenario
 from epochlake.jobs.testing.row_themes import BY_NAME
 from epochlake.jobs.testing.scenario import Fault, Scenario
+from epochlake.jobs.upkeep import compaction
 from epochlake.metastore.metadata.model import Table, TimeToLive
 
 THEME = BY_NAME["expiring_rows"]._replace(tables=0.0)
@@ -86,3 +87,12 @@ def test_a_history_notices_that_what_has_expired_comes_back(monkeypatch: pytest.
 
 SHOWS = 3
 """A seed in which a time to live ends, or gets longer, when rows have expired."""
+
+
+def test_a_history_notices_that_rows_are_dropped_which_a_clock_behind_still_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = row_scenario(1, theme=BY_NAME["dropped_early"])
+    assert campaign.run(scenario).violations == []
+    monkeypatch.setattr(compaction, "SKEW_MICROS", 0)
+    assert campaign.run(scenario).violations

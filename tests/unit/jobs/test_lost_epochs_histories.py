@@ -80,6 +80,14 @@ def test_a_history_of_lost_epochs_ends_well() -> None:
     assert any("incarnation 2 begins" in step.what for step in done.said)
 
 
+def test_a_root_that_is_lost_beside_rows_and_restored_loses_nothing() -> None:
+    scenario = row_scenario(1, theme=BY_NAME["root_lost_beside_rows"]._replace(tables=0.0))
+    assert not goes_back(scenario)
+    done = campaign.run(scenario)
+    assert done.violations == []
+    assert any("recover: RootRestored" in step.what for step in done.said)
+
+
 def test_a_history_notices_that_what_was_prepared_in_lost_epochs_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas, "Once", lambda name, incarnation, ranges: Once(name, 1, ranges))
     assert campaign.run(row_scenario(SHOWS, theme=BY_NAME["epochs_lost"])).violations
