@@ -21,14 +21,8 @@ from epochlake.metastore.coordination.ensemble import (
     require_change,
 )
 from epochlake.metastore.coordination.member_addresses import follow_members
-from epochlake.metastore.coordination.reconfiguring import (
-    LOOK_SECONDS,
-    STEP_SECONDS,
-    Answer,
-    EnsembleMover,
-    EnsembleNotes,
-    ask,
-)
+from epochlake.metastore.coordination.reconfiguring import STEP_SECONDS, EnsembleMover, EnsembleNotes
+from epochlake.metastore.coordination.server_answers import LOOK_SECONDS, Answer, ask
 from epochlake.metastore.errors import ConfigurationError
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node, NodeState

@@ -14,7 +14,8 @@ import pytest
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.ensemble import OBSERVER, EnsembleConfiguration, Server, Step
 from epochlake.metastore.coordination.member_addresses import follow_members
-from epochlake.metastore.coordination.reconfiguring import NOTES, EnsembleMover, ask
+from epochlake.metastore.coordination.reconfiguring import NOTES, EnsembleMover
+from epochlake.metastore.coordination.server_answers import ask
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, UnknownFormat
 from epochlake.placement.errors import InvalidRequest
 
