@@ -54,6 +54,10 @@ _PAUSE_SECONDS = 0.2
 _SESSION_SECONDS = 10.0
 
 
+class Overtaken(InvalidRequest):
+    """Somebody else has changed the ensemble since a choice was made."""
+
+
 class UnfinishedChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Servers as ZooKeeper writes them: those of before, and those that the change leads to."""
 
@@ -68,6 +72,16 @@ class EnsembleNotes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     nodes: dict[str, str] = {}
     change: UnfinishedChange | None = None
+
+
+class EnsembleSeen(msgspec.Struct, frozen=True):
+    """An ensemble at one moment: a choice that was made from it can be begun only while it is still so. `noted`: the
+    version of the znode with the notes, None where there was none.
+    """
+
+    configuration: EnsembleConfiguration
+    notes: EnsembleNotes
+    noted: int | None
 
 
 class EnsembleMover:
@@ -92,6 +106,42 @@ class EnsembleMover:
     def notes(self) -> EnsembleNotes:
         """What is under way, and which nodes servers run on, no older than the call."""
         return self._notes()[0]
+
+    def look(self) -> EnsembleSeen:
+        """The servers and what is under way, no older than the call. Raises as `configuration`, and UnknownFormat."""
+        configuration = self.configuration()
+        notes, value = self._notes()
+        return EnsembleSeen(configuration, notes, None if value is None else value.version)
+
+    def note_from(self, seen: EnsembleSeen, target: Collection[Server], nodes: Mapping[int, str]) -> None:
+        """Begin a change as it was chosen at a moment, for `go_on` to carry out; refused when anybody has changed
+        anything since then, by a change that goes on or has ended. What was under way then is replaced.
+
+        Raises as `begin`, and Overtaken.
+        """
+        wanted = _in_order(target)
+        now = seen.configuration
+        if not now.servers:
+            raise _not_an_ensemble()
+        require_change(now, wanted)
+        for server in wanted:
+            if now.find(server.number) is None:
+                self._wait_until_caught_up(server)
+        if not self._take(_nothing(now), now):
+            raise overtaken()
+        before = seen.notes.change.before if seen.notes.change is not None else tuple(map(str, now.servers))
+        change = UnfinishedChange(before, tuple(map(str, wanted)))
+        notes = _with_nodes(
+            msgspec.structs.replace(seen.notes, change=change), [*wanted, *map(parse_server, before)], nodes
+        )
+        try:
+            self._write(msgspec.json.encode(notes), seen.noted)
+        except (BadVersionError, NoNodeError, NodeExistsError) as error:
+            raise overtaken() from error
+
+    def go_on(self, target: Collection[Server]) -> EnsembleConfiguration:
+        """Carry out the change that was noted, unless another one is in its place. Raises as `begin`."""
+        return self._carry_out(_in_order(target))
 
     def begin(self, target: Collection[Server], nodes: Mapping[int, str] | None = None) -> EnsembleConfiguration:
         """Make `target` the servers of the ensemble, and return when they are. `nodes`: where servers run, as far as it
@@ -155,10 +205,7 @@ class EnsembleMover:
             if change is None and _same(now.servers, wanted):
                 return now
             if change is None or _target_of(change) != wanted:
-                raise InvalidRequest(
-                    "somebody else has put another change of the coordination members in the place of this one",
-                    hint="See `epochlake metadata reconfigure --coordination --status`",
-                )
+                raise overtaken("put another change of the coordination members in the place of this one")
             step = next_step(now.servers, wanted)
             if step is None:
                 self._end(now, wanted)
@@ -274,17 +321,22 @@ class EnsembleMover:
             if changed == notes:
                 return
             try:
-                self._write(msgspec.json.encode(changed), value)
+                self._write(msgspec.json.encode(changed), None if value is None else value.version)
                 return
             except (BadVersionError, NoNodeError, NodeExistsError):
                 # Also our own, when the answer was lost: what `change` does is done then, and is looked at again.
                 continue
 
-    def _write(self, data: bytes, seen: Value | None) -> None:
-        if seen is None:
+    def _write(self, data: bytes, version: int | None) -> None:
+        if version is None:
             self._coordination.call("note a change", lambda client: client.create_async(NOTES, data))
         else:
-            self._coordination.call("note a change", lambda client: client.set_async(NOTES, data, seen.version))
+            self._coordination.call("note a change", lambda client: client.set_async(NOTES, data, version))
+
+
+def overtaken(did: str = "changed the coordination members meanwhile") -> Overtaken:
+    """What somebody else has done."""
+    return Overtaken(f"somebody else has {did}", hint="See `epochlake metadata reconfigure --coordination --status`")
 
 
 def _nothing(now: EnsembleConfiguration) -> Step:

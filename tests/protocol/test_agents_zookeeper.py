@@ -13,6 +13,7 @@ import pytest
 from epochlake.jobs.agent.coordination_server import DIRECTORY, LOCK, CoordinationServerSeen, ServerState
 from epochlake.jobs.upkeep import coordination_members
 
+from tests.support import clusters
 from tests.support.agents import AgentProcess
 from tests.support.command_line import CommandLine
 from tests.support.ports import free_port
@@ -160,6 +161,49 @@ def test_a_server_lives_and_ends_with_its_agent_and_gets_no_vote_back_by_itself(
     # Nobody answers: the ensemble is back when its servers are, as they were.
     first.start()
     until(first, ServerState.LEADER, "voter")
+
+
+def test_a_coordinator_makes_the_servers_of_agents_members_where_it_was_told_to(
+    those: AgentsWithServers, line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        clusters.without_zookeeper(patched)
+        clusters.grow_at_once(tmp_path).close()
+    those.begin()
+    started = [those.agent(number) for number in (1, 2, 3)]
+    for agent in started:
+        agent.start()
+    until(started[0], ServerState.LEADER, "voter")
+    for agent in started[1:]:
+        until(agent, ServerState.FOLLOWER)
+        eventually(lambda: started[0].nodes().get(agent.name) is not None)  # noqa: B023
+    known = {f"n{number}": those.written(number) for number in (1, 2, 3)}
+    eventually(lambda: {name: seen.coordination_server for name, seen in started[0].nodes().items()} == known, PATIENCE)
+
+    run = ("coordinator", "run", "--rounds", "1")
+    assert line.done(*run)["blocked"] == []
+    assert members(line.done("metadata", "describe", "--coordination")) == {1: "voter"}
+    monkeypatch.setenv("EPOCHLAKE__ZOOKEEPER__MEMBERS", "auto")
+    refused = line.json(*run)
+    assert (refused.code, refused.error["hint"]) == (2, "Set [agents] ask")
+    nobody = f"{HOST}:{free_port()}"
+    monkeypatch.setenv("EPOCHLAKE__AGENTS__ASK", nobody)
+    [waits] = line.done(*run)["blocked"]
+    assert waits.startswith(f"coordination members: the agent at {nobody} cannot be asked")
+    monkeypatch.setenv("EPOCHLAKE__AGENTS__ASK", f"{nobody},{started[0].address}")
+    assert line.done(*run)["blocked"] == []
+    grown = line.done("metadata", "describe", "--coordination")
+    assert {row["server"]: (row["role"], row["node"]) for row in grown["members"]} == {
+        number: ("voter", f"n{number}") for number in (1, 2, 3)
+    }
+    for agent in started[1:]:
+        eventually(lambda: (seen := agent.state()) is not None and seen.coordination.role == "voter", PATIENCE)  # noqa: B023
+
+    monkeypatch.delenv("EPOCHLAKE__ZOOKEEPER__OPERATOR")
+    refused = line.json(*run)
+    assert "only the operator of the ensemble can change it" in refused.error["message"]
+    monkeypatch.setenv("EPOCHLAKE__ZOOKEEPER__CONNECT", "embedded")
+    assert "[zookeeper] connect is 'embedded'" in line.json(*run).error["message"]
 
 
 def test_a_server_that_may_not_run_here_is_refused_and_says_why(those: AgentsWithServers, line: CommandLine) -> None:
