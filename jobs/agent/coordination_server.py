@@ -130,6 +130,12 @@ class CoordinationServer:
 
     async def run(self) -> None:
         """Keep the server up until this is cancelled, and take it along."""
+        try:
+            await self._keep_up()
+        finally:
+            await self._stop()
+
+    async def _keep_up(self) -> None:
         pause = 0.0
         while True:
             self._started_at = None
@@ -137,8 +143,7 @@ class CoordinationServer:
                 self._reason = await self._until_it_ends()
             except OSError as error:
                 self._reason = f"it cannot be started: {error}"
-            finally:
-                await self._stop()
+            await self._stop()
             self._state, self._look = ServerState.WAITING, None
             ran = 0.0 if self._started_at is None else time.monotonic() - self._started_at
             pause = next_pause(pause, ran)
@@ -189,7 +194,7 @@ class CoordinationServer:
 
     async def _stop(self) -> None:
         """Let the server end, by force if it does not go."""
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             return
         if process.returncode is None:
@@ -198,6 +203,12 @@ class CoordinationServer:
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), STOP_SECONDS)
         await ended(process)
+        if process.stdout is not None:
+            # Nobody writes there any more; the loop closes its end once that is read to the end.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.stdout.read(), STOP_SECONDS)
+        # Only now: whoever is cancelled before begins with it anew.
+        self._process = None
 
 
 def next_pause(before: float, ran: float) -> float:

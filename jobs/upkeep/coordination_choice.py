@@ -98,19 +98,25 @@ def choose(known: Circumstances) -> Choice:
 def _where(known: Circumstances) -> tuple[dict[int, str], list[Server]]:
     """By number, the node that each server runs on, and the servers that are offered and no members.
 
-    What an agent says of a member goes before what somebody has said once. A number or a place that is offered twice,
-    or that is a member's elsewhere, is nobody's.
+    What an agent says of a member goes before what somebody has said once; where several agents do, it is not known. A
+    number or a place that is offered twice, or that is a member's elsewhere, is nobody's.
     """
     members = {one.number: one for one in known.members}
     runs_on = {number: node for number, node in known.runs_on.items() if number in members}
     others: dict[int, list[Offer]] = {}
+    said: dict[int, set[str]] = {}
     for offer in known.offers:
         server = offer.server
         there = members.get(server.number)
         if there is None:
             others.setdefault(server.number, []).append(offer)
         elif there.as_role(server.role) == server:
-            runs_on[server.number] = offer.node
+            said.setdefault(server.number, set()).add(offer.node)
+    for number, names in said.items():
+        if len(names) == 1:
+            [runs_on[number]] = names
+        elif runs_on.get(number) not in names:
+            runs_on.pop(number, None)
     taken = [place for one in known.members for place in (one.address, one.reached_at)]
     taken += [place for of in others.values() for one in of for place in (one.server.address, one.server.reached_at)]
     offered = []

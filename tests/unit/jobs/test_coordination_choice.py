@@ -117,6 +117,9 @@ def test_what_is_offered_twice_or_is_a_members_elsewhere_is_nobodys() -> None:
     # What is said of a member is believed where it is said of its place.
     moved = msgspec.structs.replace(plain, offers=(*plain.offers[1:], Offer("n1", server(1, "liar"))))
     assert "on which node server 1 runs" in choose(moved).waits
+    twice = msgspec.structs.replace(plain, offers=(*plain.offers, Offer("n9", server(1))))
+    assert "on which node server 1 runs" in choose(twice).waits
+    assert numbers(choose(msgspec.structs.replace(twice, runs_on={1: "n1"}))) == [1, 2, 3]
 
 
 racks = st.lists(st.sampled_from("abc"), min_size=1, max_size=9)

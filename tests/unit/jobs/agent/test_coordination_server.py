@@ -31,10 +31,14 @@ from epochlake.jobs.agent.membership import Peer
 from epochlake.jobs.agent.messages import PROTOCOL, Introduction, Seen
 from epochlake.jobs.agent.metrics import metrics_text
 from epochlake.jobs.agent.running import main
+from epochlake.jobs.cli.text.agents import agent_shown
+from epochlake.jobs.cli.text.agents import nodes_seen as nodes_table
 from epochlake.metastore.coordination.ensemble import parse_server
 from epochlake.metastore.coordination.server_files import STATIC
 from epochlake.metastore.preflight import JavaUnsuitable
 from epochlake.placement.errors import InvalidRequest
+from rich.console import Console
+from rich.text import Text
 
 from tests.support.ports import free_ports
 
@@ -42,13 +46,14 @@ WRITTEN = "server.4=127.0.0.1:2888:3888:participant;127.0.0.1:2181"
 SERVER = parse_server(WRITTEN)
 
 
-def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> CoordinationServer:
-    """A server whose process is this program."""
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, attempts: int = 1) -> CoordinationServer:
+    """A server whose process is this program, tried so often."""
+    pauses = [0.0] * (attempts - 1) + [600.0]
     (tmp_path / "scripted_server.py").write_text(program, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(coordination_server, "PROCESS", "scripted_server")
     monkeypatch.setattr(coordination_server, "LOOK_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr(coordination_server, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(coordination_server, "next_pause", lambda before, ran: pauses.pop(0))
     peer, vote, client = free_ports(3)
     server = parse_server(f"4=127.0.0.1:{peer}:{vote};127.0.0.1:{client}")
     return CoordinationServer(Home(tmp_path / "home"), server, None, None)
@@ -66,8 +71,6 @@ def until(server: CoordinationServer, what: Callable[[CoordinationServerSeen], b
         with suppress(asyncio.CancelledError):
             await running
         assert process is None or process.returncode is not None
-        for _ in range(10):  # the loop closes the pipes of processes that are gone
-            await asyncio.sleep(0)
         return seen
 
     return asyncio.run(asyncio.wait_for(scene(), 300))
@@ -92,8 +95,8 @@ def test_a_server_that_dies_is_started_again_and_its_last_words_are_told(
     program = (
         f"open({str(place / LOG)!r}, 'a').write('java.net.BindException: in use\\n\\tat x\\n')\nraise SystemExit(3)"
     )
-    server = scripted(tmp_path, monkeypatch, program)
-    seen = until(server, lambda seen: seen.starts >= 3 and seen.state is ServerState.WAITING)
+    server = scripted(tmp_path, monkeypatch, program, attempts=3)
+    seen = until(server, lambda seen: seen.starts == 3 and seen.state is ServerState.WAITING)
     assert seen.reason == "it ended with 3: java.net.BindException: in use"
     assert seen.problem == f"its ZooKeeper server is waiting: {seen.reason}"
     (place / LOG).write_text("of an earlier one\n")
@@ -195,7 +198,13 @@ def test_what_a_server_says_is_in_the_metrics_and_who_runs_one_beside_the_nodes(
     text = metrics_text(state, [], {}, {})
     for said in ("serving 1\n", "votes 1\n", "starts_total 2\n"):
         assert f"epochlake_agent_coordination_server_{said}" in text
+    [line] = [part.plain for part in agent_shown(state) if isinstance(part, Text) and "ZooKeeper" in part.plain]
+    assert line == f"ZooKeeper {WRITTEN} is follower, voter"
     mine = Introduction("1", "n1", "h:1", None, PROTOCOL, "1", coordination_server=WRITTEN)
     other = Peer("2", "n2", "h:2", Seen.ALIVE, 0, 0, 0.0, coordination_server="server.5=x:1:2;3")
     shown = nodes_seen(None, mine, (other,), 1.0)
+    console = Console(width=200)
+    with console.capture() as printed:
+        console.print(nodes_table(shown))
+    assert "server.5" in printed.get()
     assert [(node.name, node.coordination_server) for node in shown] == [("n1", WRITTEN), ("n2", "server.5=x:1:2;3")]
