@@ -20,7 +20,8 @@ from tests.support.ports import free_port
 from tests.support.waiting import eventually
 from tests.support.zookeeper import HOST, OPERATOR
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.timeout(1800)]
+"""Servers are waited for that start one after the other, some of them after a pause of a minute."""
 
 PATIENCE = 300.0
 
