@@ -92,6 +92,42 @@ SWEPT_LATE = Theme(
 PREPARED_LATE = SWEPT_LATE._replace(plot="prepared_late")
 """A preparation of an operation on the ring that wakes up when rows have come by it."""
 
+NARROWED_MEANWHILE = Theme(
+    seconds=(11.0, 13.0),
+    keys=(KEYS,),
+    paces=(0.1, 0.3),
+    operations=("replicas",),
+    operator_paces=(30.0,),
+    tablets=(0,),
+    replication=(3,),
+    accesses=("write",),
+    pipelines=(2, 3),
+    levels=("ALL",),
+    coordinators=(1,),
+    append_only=0.5,
+    followed=0.0,
+    plot="narrowed_meanwhile",
+)
+"""Writes that wait while their ranges get fewer replicas, and as many as before."""
+
+LYING_SPLITS = Theme(
+    seconds=(5.0, 7.0),
+    keys=(KEYS,),
+    paces=(0.2, 0.4),
+    operations=("resize",),
+    operator_paces=(30.0,),
+    tablets=(1,),
+    replication=(2, 3, 3),
+    accesses=("write",),
+    pipelines=(1, 2),
+    levels=("ALL",),
+    coordinators=(1,),
+    append_only=0.8,
+    followed=0.0,
+    plot="lying_splits",
+)
+"""A place whose disk gives other bytes for a moment, in the headers of pages as well, as tablets are split there."""
+
 LYING_SOURCES = ROTTEN_CUTS._replace(
     accesses=("write",),
     levels=("ALL",),
@@ -131,6 +167,8 @@ BY_NAME_ONLY = (
     SETTLED_LATE,
     SWEPT_LATE,
     PREPARED_LATE,
+    NARROWED_MEANWHILE,
+    LYING_SPLITS,
     LYING_SOURCES,
     LYING_MERGES,
 )
