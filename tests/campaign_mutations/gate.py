@@ -109,14 +109,6 @@ WRITES = (
         ROWS,
     ),
     Mutation(
-        "what a replica has lost after it landed counts",
-        "a mark says that a commit has landed, not that its files are still there",
-        PHASE,
-        "                there = [one for one in brought if one.file.file_id not in absent]\n",
-        "                there = brought\n",
-        ROWS,
-    ),
-    Mutation(
         "an acknowledgement leaves no receipt",
         "027: an acknowledgement is counted after its receipt is at the root",
         PHASE,
