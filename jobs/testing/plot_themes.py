@@ -128,6 +128,25 @@ LYING_SPLITS = Theme(
 )
 """A place whose disk gives other bytes for a moment, in the headers of pages as well, as tablets are split there."""
 
+WHOLE_AGAIN_MEANWHILE = Theme(
+    seconds=(10.0, 11.0),
+    keys=(KEYS,),
+    paces=(0.2,),
+    operations=("balance",),
+    operator_paces=(30.0,),
+    tablets=(1,),
+    replication=(3,),
+    accesses=("write",),
+    pipelines=(2, 3),
+    levels=("QUORUM",),
+    coordinators=(1,),
+    append_only=1.0,
+    followed=0.0,
+    racks=(("r1", "r2", "r3"),),
+    plot="whole_again_meanwhile",
+)
+"""A place that comes back as it was and is repaired, while somebody counts on what it had acknowledged to him."""
+
 LYING_SOURCES = ROTTEN_CUTS._replace(
     accesses=("write",),
     levels=("ALL",),
@@ -169,6 +188,7 @@ BY_NAME_ONLY = (
     PREPARED_LATE,
     NARROWED_MEANWHILE,
     LYING_SPLITS,
+    WHOLE_AGAIN_MEANWHILE,
     LYING_SOURCES,
     LYING_MERGES,
 )

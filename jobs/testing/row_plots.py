@@ -185,11 +185,36 @@ def lying_splits(drawn: Drawn) -> Scenario:
     return drawn.with_([*pipelines, *drawn.others("pipeline", "operator", "upkeep"), operator], faults)
 
 
+def whole_again_meanwhile(drawn: Drawn) -> Scenario:
+    """Somebody stands still who has had one acknowledgement of a write. The place that has given it comes back as it
+    was, is repaired from the others, who do not have the write yet, and counts again.
+    """
+    chance, began, pause = drawn.chance, drawn.between(1.0, 2.0), drawn.between(5.6, 6.2)
+    back, near, far = chance.sample(range(1, 4), 3)
+    first, *others = drawn.pipelines
+    reads = tuple(Operation("read", drawn.between(0.2, 0.4), f"r{number}", level="QUORUM") for number in range(40))
+    writer = msgspec.structs.replace(
+        _doing([first], lambda one: msgspec.structs.replace(one, wait=drawn.between(0.1, 0.2)))[0],
+        blind=(f"/disks/n{far}",),
+    )
+    # They see the two that had nothing of the write after the repair.
+    readers = [msgspec.structs.replace(part, threads=(reads,), blind=(f"/disks/n{near}",)) for part in others]
+    # When the place is there again, and before the write goes on.
+    waits = [began + drawn.between(3.4, 3.8), *(drawn.between(0.2, 0.3) for _ in range(4))]
+    upkeep = _does("upkeep", "upkeep", [Operation("repair", wait) for wait in waits])
+    faults = [
+        Fault("old storage", round(began - 0.05, 3), place=f"/disks/n{back}", seconds=drawn.between(0.4, 0.8)),
+        Fault("unreachable", began, writer.name, f"/disks/n{near}", drawn.between(1.0, 2.0), when="commit write"),
+        Fault("pause", began, writer.name, seconds=pause, when="shared link, done"),
+    ]
+    return drawn.with_([writer, *readers, *drawn.others("pipeline", "upkeep"), upkeep], faults)
+
+
 PLOTS: Mapping[str, Callable[[Drawn], Scenario]] = {
     plot.__name__: plot
     for plot in (
         *(put_back_under_a_commit, settled_late, swept_late, prepared_late),
-        *(narrowed_meanwhile, lying_splits),
+        *(narrowed_meanwhile, lying_splits, whole_again_meanwhile),
     )
 }
 """By their names, as themes name them."""

@@ -109,6 +109,14 @@ WRITES = (
         ROWS,
     ),
     Mutation(
+        "what a replica has lost after it landed counts",
+        "145: an acknowledgement of some time ago counts where its replica still has the rows",
+        PHASE,
+        "            is_set_back = self._forget_what_is_gone()\n",
+        "            is_set_back = False\n",
+        ROWS,
+    ),
+    Mutation(
         "an acknowledgement leaves no receipt",
         "027: an acknowledgement is counted after its receipt is at the root",
         PHASE,

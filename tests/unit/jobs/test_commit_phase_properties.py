@@ -6,6 +6,7 @@ seconds, and what must hold after each is looked at token by token.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -206,6 +207,7 @@ def land(world: World, monkeypatch: pytest.MonkeyPatch) -> list[StagedFile] | No
     """Stage, let time pass, land; None when the level was not reached."""
     monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(commit_phase, "THREADS", 1)
+    monkeypatch.setattr(commit_phase, "SURE_SECONDS", math.inf)  # nothing goes back here
     monkeypatch.setattr(commit_phase, "copy_data_file", world.copy_data_file)
     monkeypatch.setattr(commit_phase, "commit_files", world.commit_files)
     monkeypatch.setattr(commit_phase, "is_stored", lambda file, where: file in world.stored[where.volume_id])

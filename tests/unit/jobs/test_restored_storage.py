@@ -15,8 +15,9 @@ from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas.fences import open_session, raise_fence
+from epochlake.jobs.replicas.outcomes import CommitOutcome, Unreachable
 from epochlake.jobs.replicas.receipts import Receipts
-from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.upkeep import repair as repairing
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.jobs.upkeep.verification import verify_replicas
@@ -138,6 +139,35 @@ def test_what_lands_late_on_a_restored_table_does_not_stand_for_what_that_lacks(
     repair(cluster.cluster, "air.flights")
     with cluster.without("B"):
         assert {written, late} <= {*cluster.read(cluster.pipeline())}
+
+
+def test_what_a_replica_has_acknowledged_to_a_write_that_goes_on_does_not_count_once_it_went_back_and_was_repaired(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A has acknowledged, and its writer stands still before B does. Meanwhile A comes back as it was, is repaired, and
+    counts again, as nobody else has the write.
+    """
+    cluster.write(cluster.pipeline())
+    directory, backup = cluster.directory / "A", cluster.directory / "backup"
+    shutil.copytree(directory, backup)
+    commit = commit_phase.commit_files
+
+    def stand_still_before_b(target: ReplicaAddress, *given: Any, **how: Any) -> CommitOutcome:
+        if target == cluster.address("C"):
+            return Unreachable("C is not seen from here")
+        if target == cluster.address("B") and backup.exists():
+            shutil.rmtree(directory)
+            shutil.move(backup, directory)
+            assert repair(cluster.cluster, "air.flights").complete
+        return commit(target, *given, **how)
+
+    monkeypatch.setattr(commit_phase, "THREADS", 1)
+    monkeypatch.setattr(commit_phase, "SURE_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "commit_files", stand_still_before_b)
+    written = cluster.write(cluster.pipeline(), ids=[2])
+    assert not backup.exists()
+    with cluster.without("B"):
+        assert written in cluster.read(cluster.pipeline())
 
 
 def test_what_is_streamed_late_to_a_restored_table_does_not_stand_for_what_was_streamed_before(

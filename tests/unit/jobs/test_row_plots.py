@@ -34,15 +34,25 @@ def outlives_the_replication(monkeypatch: pytest.MonkeyPatch) -> None:
         return since
 
     monkeypatch.setattr(CommitPhase, "_since", since)
+    # That the row is not there any more is looked at as well, where a write goes on for long.
+    counts_what_is_gone(monkeypatch)
 
 
 def cuts_what_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutting, "require_intact", lambda *_: None)
 
 
+def counts_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CommitPhase, "_forget_what_is_gone", lambda _: False)
+
+
 @pytest.mark.parametrize(
     ("theme", "seed", "breaks"),
-    [("narrowed_meanwhile", 4, outlives_the_replication), ("lying_splits", 4, cuts_what_it_finds)],
+    [
+        ("narrowed_meanwhile", 4, outlives_the_replication),
+        ("lying_splits", 4, cuts_what_it_finds),
+        ("whole_again_meanwhile", 4, counts_what_is_gone),
+    ],
 )
 def test_a_history_of_one_moment_of_rows_ends_well_and_notices_the_rule_that_is_broken(
     monkeypatch: pytest.MonkeyPatch, theme: str, seed: int, breaks: Callable[[pytest.MonkeyPatch], None]
