@@ -275,6 +275,9 @@ def settle_restored(cluster: Store, view: ReplicaView, *, dry_run: bool = False,
     acknowledged = cluster.receipts.of(view.table.table_id)
     view = look_again(cluster, view)
     restored = {v for v, snapshot in view.snapshots.items() if went_back(snapshot, acknowledged.get(v, ()))}
+    if restored:
+        # The others may have been looked at long before these went back: what these had is there by now.
+        view = look_again(cluster, view)
     lost = _without_a_quorum(view, restored)
     given_up = lost if accept_loss else set()
     refused = dict.fromkeys(restored, "it went back, and is not yet let count again" if dry_run else "")
