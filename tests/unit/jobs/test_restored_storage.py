@@ -336,6 +336,35 @@ def test_giving_up_what_went_back_changes_nothing_where_a_quorum_did_not(cluster
         assert written in cluster.read(cluster.pipeline())
 
 
+def test_a_replica_that_goes_back_while_a_repair_looks_at_another_one_that_did_is_seen(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A and B have acknowledged a write that C missed; B goes back as well when the repair has seen that A did."""
+    cluster.write(cluster.pipeline())
+    directory, backup = cluster.directory / "B", cluster.directory / "backup"
+    shutil.copytree(directory, backup)
+    with restored_afterwards(cluster, "A"), cluster.without("C"):
+        cluster.write(cluster.pipeline(), ids=[2])
+    look, looks = repairing.look_again, 0
+
+    def then_goes_back(*given: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        seen = look(*given)
+        if looks == 1:
+            shutil.rmtree(directory)
+            shutil.move(backup, directory)
+        return seen
+
+    view = repairing.look(cluster.cluster, "air.flights")
+    monkeypatch.setattr(repairing, "look_again", then_goes_back)
+    settled = repairing.settle_restored(cluster.cluster, view)
+    assert [*settled.refused] == ["A/d1", "B/d1"]
+    assert all("no quorum is left" in why for why in settled.refused.values())
+    with pytest.raises(ConsistencyNotReached, match=OLDER):
+        cluster.read(cluster.pipeline())
+
+
 def test_repair_says_so_when_rows_came_to_the_others_before_a_replica_could_count_again(
     cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
