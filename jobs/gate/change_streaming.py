@@ -235,7 +235,8 @@ class Changes:
     @property
     def bookmark(self) -> str:
         """The `position`, with what tells the stream and the write there from others that may come in their place: give
-        it as `after` next time, and it is told when the stream is another one, or the root was restored.
+        it as `after` next time, and it is told when the stream is another one, or has lost this write as its root was
+        restored from an earlier backup.
         """
         return f"{self.position}/{self._stream.stream_id}/{self._write_id}"
 
