@@ -54,7 +54,8 @@ class ChangesDamaged(StorageUnavailable):
     def __init__(self, table: str, position: int, uri: str, damage: str) -> None:
         super().__init__(
             f"the changes of {table} at position {position} cannot be shown, as their file {uri} is damaged: {damage}",
-            hint="Restore the file from a backup; or read the whole table, then the changes after a position behind it",
+            hint=f"Run `epochlake changes keep-up {table} --check-bytes`: it copies the file from a replica that has "
+            "it; where none has, restore it, or read the whole table and go on behind this position",
         )
 
 

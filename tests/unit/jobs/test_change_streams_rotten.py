@@ -16,12 +16,27 @@ from epochlake.jobs.datasource.options import read_options
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.change_index import ChangesGone
 from epochlake.jobs.replicas.change_reading import ChangesDamaged, Wanted, changes_of
+from epochlake.jobs.upkeep.change_streams import keep_up
+from epochlake.metastore.storage.failures import StorageDamaged
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import ConsistencyLevel
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
-from tests.support.changes import FLIGHTS, alone, data_files, flights, index_of, rows, staged_by, told
+from tests.support.changes import (
+    FLIGHTS,
+    alone,
+    data_files,
+    flights,
+    index_of,
+    replica_files,
+    rows,
+    staged_by,
+    stream_of,
+    told,
+)
 from tests.support.clusters import SmallCluster
+from tests.support.command_line import CommandLine
 from tests.support.storages import STORAGE
 
 SAMPLE = 150
@@ -173,6 +188,106 @@ def test_a_file_from_before_seals_is_read_by_its_pages(kept: SmallCluster) -> No
     entry = msgspec.structs.replace(entry, files=(msgspec.structs.replace(file, size=path.stat().st_size),))
     [batch] = changes_of(STORAGE, index, entry, wanted(kept))
     assert batch.column("note").to_pylist() == ["a"]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+
+
+def test_what_is_damaged_or_gone_is_copied_anew_from_a_replica_that_has_it_whole(kept: SmallCluster) -> None:
+    for key in range(4):
+        kept.cluster.write(FLIGHTS, rows({key: "a"}))
+    shown = told(kept)
+    [first, second, third, fourth] = data_files(kept)
+    good = {path: path.read_bytes() for path in data_files(kept)}
+    flip(first)
+    exchanged(second, third)
+    fourth.unlink()
+    # Only one replica has them whole: the others have rotten ones, with as many bytes, or none.
+    rotten = [path for path in replica_files(kept) if path.name == first.name]
+    for path in rotten[:-1]:
+        flip(path)
+    rotten[0].unlink()
+    stream = stream_of(kept)
+    assert keep_up(kept.cluster, stream).healed == 0, "a coordinator does not read all bytes again and again"
+    report = keep_up(kept.cluster, stream, check_bytes=True)
+    assert (report.healed, report.damaged) == (4, ())
+    report.require_whole()
+    assert {path: path.read_bytes() for path in data_files(kept)} == good
+    assert told(kept) == shown
+    assert keep_up(kept.cluster, stream, check_bytes=True).healed == 0
+
+
+def test_what_nobody_has_whole_stays_as_it_is_and_is_named(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    first = index_of(kept).tail().position
+    [path] = data_files(kept)
+    kept.cluster.write(FLIGHTS, rows({2: "b"}))
+    [other] = set(data_files(kept)) - {path}
+    flip(path)
+    torn = path.read_bytes()
+    other.unlink()
+    for copy in replica_files(kept):
+        if copy.name == path.name:
+            flip(copy)
+        elif copy.name == other.name:
+            copy.unlink()
+    report = keep_up(kept.cluster, stream_of(kept), check_bytes=True)
+    assert report.healed == 0
+    [rotten, gone] = report.damaged
+    assert rotten.startswith(f"position {first}: {path} is damaged: ")
+    assert "it could not be copied anew (" in rotten
+    assert gone == f"position {first + 1}: {other} is damaged: the file is not there; no replica has it any more"
+    with pytest.raises(StorageDamaged, match="could not be copied anew: 2"):
+        report.require_whole()
+    assert path.read_bytes() == torn
+    index_of(kept).drop(first + 1)
+    assert keep_up(kept.cluster, stream_of(kept), check_bytes=True).damaged == (), (
+        "what is not kept any more is not missed"
+    )
+
+
+def test_the_command_line_says_what_to_do_and_does_it(kept: SmallCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    [path] = data_files(kept)
+    flip(path)
+    line = CommandLine(Path(kept.cluster.root.uri), capsys)
+    refused = line.json("changes", "read", FLIGHTS)
+    assert refused.code == 1
+    assert f"{path} is damaged" in refused.err
+    heal = ("changes", "keep-up", FLIGHTS, "--check-bytes")
+    assert f"`epochlake {' '.join(heal)}`" in refused.err
+    assert line.done(*heal)["healed"] == 1
+    assert line.text("changes", "read", FLIGHTS).code == 0
+    for copy in [path, *replica_files(kept)]:
+        flip(copy)
+    lost = line.text(*heal)
+    assert lost.code == 1
+    assert f"{path} is damaged" in "".join(lost.out.split("\n"))
+    assert "could not be copied anew: 1" in lost.err
+
+
+def test_a_copy_that_arrives_damaged_is_not_told_to_be_whole(
+    kept: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    [path] = data_files(kept)
+    path.unlink()
+    copy_file = Storage.copy_file
+
+    def copied(storage: Storage, source: str, target: str) -> int:
+        size = copy_file(storage, source, target)
+        flip(Path(target))
+        return size
+
+    monkeypatch.setattr(Storage, "copy_file", copied)
+    report = keep_up(kept.cluster, stream_of(kept), check_bytes=True)
+    assert (report.healed, len(report.damaged)) == (0, 1)
+    monkeypatch.undo()
+    alone(monkeypatch)
+    assert keep_up(kept.cluster, stream_of(kept), check_bytes=True).healed == 1
 
 
 def wanted(small: SmallCluster) -> Wanted:
