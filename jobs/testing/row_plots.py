@@ -13,10 +13,16 @@ from typing import NamedTuple
 
 import msgspec
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario
-from epochlake.jobs.testing.themes import CHANGE_OF_MIND
+from epochlake.jobs.testing.themes import CHANGE_OF_MIND, KEYS
 
 LATENCY = 0.2
 """Disks are fast, so that what is drawn in seconds is long beside what anybody does."""
+
+TRIES = 6
+"""So often operators ask for what has to wait for something else."""
+
+SHIFTS = 6
+"""So often operators let a replica go elsewhere."""
 
 
 class Drawn(NamedTuple):
@@ -47,6 +53,14 @@ class Drawn(NamedTuple):
 
 def _does(name: str, role: str, operations: Sequence[Operation]) -> Part:
     return Part(name, role, (tuple(operations),))
+
+
+def _doing(parts: Iterable[Part], change: Callable[[Operation], Operation]) -> list[Part]:
+    """The same parts, whose operations are changed."""
+    return [
+        msgspec.structs.replace(part, threads=tuple(tuple(map(change, thread)) for thread in part.threads))
+        for part in parts
+    ]
 
 
 def put_back_under_a_commit(drawn: Drawn) -> Scenario:
@@ -122,20 +136,85 @@ def _late_at_a_move(drawn: Drawn, *, sweeps: bool) -> Scenario:
         Fault("pause", 0.0, second, seconds=drawn.between(2.0, 2.5), when="log append, done", by=second, during=before),
     ]  # fmt: skip
     # They still write when the sweep goes on.
-    pipelines = [
-        msgspec.structs.replace(
-            part,
-            threads=tuple(
-                tuple(msgspec.structs.replace(one, wait=drawn.between(0.2, 0.5)) for one in thread)
-                for thread in part.threads
-            ),
-        )
-        for part in drawn.pipelines
-    ]
+    pipelines = _doing(drawn.pipelines, lambda one: msgspec.structs.replace(one, wait=drawn.between(0.2, 0.5)))
     return drawn.with_([*pipelines, *drawn.others("pipeline", "operator", "upkeep"), operator], faults)
 
 
+def narrowed_meanwhile(drawn: Drawn) -> Scenario:
+    """Ranges get fewer replicas, and as many as before, while somebody stands still who has had one acknowledgement of
+    a write. What he has it from may have given the range up, and got it again without that write. Another keyspace has
+    that replication all the time.
+    """
+    chance = drawn.chance
+    operators, faults, at = [_does("operator", "operator", [Operation("keyspace beside", 0.05)])], [], 0.3
+    writers = [part.name for part in drawn.pipelines if any(one.kind == "write" for one in part.threads[0])]
+    while at < drawn.scenario.seconds - 1.0:
+        pause = drawn.between(4.5, 5.5)
+        faults += [
+            Fault("pause", at, writer, seconds=pause, when="commit link, done", nth=chance.choice([1, 1, 2]))
+            for writer in writers
+        ]
+        # Fenced, and away as it is to hand its rows on to those that stay.
+        faults.append(
+            Fault("unreachable", at, "coordinator0", f"/disks/n{chance.randint(1, 4)}", drawn.between(0.1, 0.4),
+                  when="shared list", nth=chance.choice([1, 1, 2, 3]), during="change_replication before MID")
+        )  # fmt: skip
+        narrows = Operation("replicas", at + drawn.between(0.2, 0.5), number=2)
+        # It is refused until the one before has ended.
+        widens = [Operation("replicas", drawn.between(0.1, 0.3), number=3) for _ in range(TRIES)]
+        operators.append(_does(f"operator{len(operators)}", "operator", [narrows, *widens]))
+        at = round(at + pause + 0.5, 3)
+    return drawn.with_([*drawn.others("operator", "upkeep"), *operators], faults)
+
+
+def lying_splits(drawn: Drawn) -> Scenario:
+    """A disk gives other bytes for a moment, as tablets are split on it; and some go away from there afterwards. All
+    files have rows of all tablets.
+    """
+    chance, splits = drawn.chance, drawn.between(0.8, 1.6)
+    place = f"/disks/n{chance.randint(1, 4)}"
+    shifts = [Operation("shift", drawn.between(0.3, 0.6), number=chance.randrange(1000)) for _ in range(SHIFTS)]
+    operations = [Operation("resize", splits, number=chance.choice([2, 4])), *shifts]
+    faults = [
+        Fault("flipped bit", round(splits - 0.2, 3), "coordinator0", place, drawn.between(0.3, 0.8), 2.0,
+              when="log append, done", by="coordinator0"),
+    ]  # fmt: skip
+    every_key = tuple(range(KEYS))
+    pipelines = _doing(drawn.pipelines, lambda one: msgspec.structs.replace(one, keys=one.keys and every_key))
+    operator = _does("operator", "operator", operations)
+    return drawn.with_([*pipelines, *drawn.others("pipeline", "operator", "upkeep"), operator], faults)
+
+
+def whole_again_meanwhile(drawn: Drawn) -> Scenario:
+    """Somebody stands still who has had one acknowledgement of a write. The place that has given it comes back as it
+    was, is repaired from the others, who do not have the write yet, and counts again.
+    """
+    chance, began, pause = drawn.chance, drawn.between(1.0, 2.0), drawn.between(5.6, 6.2)
+    back, near, far = chance.sample(range(1, 4), 3)
+    first, *others = drawn.pipelines
+    reads = tuple(Operation("read", drawn.between(0.2, 0.4), f"r{number}", level="QUORUM") for number in range(40))
+    writer = msgspec.structs.replace(
+        _doing([first], lambda one: msgspec.structs.replace(one, wait=drawn.between(0.1, 0.2)))[0],
+        blind=(f"/disks/n{far}",),
+    )
+    # They see the two that had nothing of the write after the repair.
+    readers = [msgspec.structs.replace(part, threads=(reads,), blind=(f"/disks/n{near}",)) for part in others]
+    # When the place is there again, and before the write goes on.
+    waits = [began + drawn.between(3.4, 3.8), *(drawn.between(0.2, 0.3) for _ in range(4))]
+    upkeep = _does("upkeep", "upkeep", [Operation("repair", wait) for wait in waits])
+    faults = [
+        Fault("old storage", round(began - 0.05, 3), place=f"/disks/n{back}", seconds=drawn.between(0.4, 0.8)),
+        Fault("unreachable", began, writer.name, f"/disks/n{near}", drawn.between(1.0, 2.0), when="commit write"),
+        Fault("pause", began, writer.name, seconds=pause, when="shared link, done"),
+    ]
+    return drawn.with_([writer, *readers, *drawn.others("pipeline", "upkeep"), upkeep], faults)
+
+
 PLOTS: Mapping[str, Callable[[Drawn], Scenario]] = {
-    plot.__name__: plot for plot in (put_back_under_a_commit, settled_late, swept_late, prepared_late)
+    plot.__name__: plot
+    for plot in (
+        *(put_back_under_a_commit, settled_late, swept_late, prepared_late),
+        *(narrowed_meanwhile, lying_splits, whole_again_meanwhile),
+    )
 }
 """By their names, as themes name them."""

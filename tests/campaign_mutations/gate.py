@@ -110,10 +110,10 @@ WRITES = (
     ),
     Mutation(
         "what a replica has lost after it landed counts",
-        "a mark says that a commit has landed, not that its files are still there",
+        "145: an acknowledgement of some time ago counts where its replica still has the rows",
         PHASE,
-        "                there = [one for one in brought if one.file.file_id not in absent]\n",
-        "                there = brought\n",
+        "            is_set_back = self._forget_what_is_gone()\n",
+        "            is_set_back = False\n",
         ROWS,
     ),
     Mutation(
