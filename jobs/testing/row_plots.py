@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
+from epochlake.jobs.testing.disk import LOG, ROOT
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario
-from epochlake.jobs.testing.themes import CHANGE_OF_MIND, KEYS
+from epochlake.jobs.testing.themes import ACCEPT_LOSS, CHANGE_OF_MIND, EXPIRING, KEYS
+
+OUTAGE_SECONDS = 3.0
+"""So long nobody reaches a place in which something else comes."""
 
 LATENCY = 0.2
 """Disks are fast, so that what is drawn in seconds is long beside what anybody does."""
@@ -140,6 +144,148 @@ def _late_at_a_move(drawn: Drawn, *, sweeps: bool) -> Scenario:
     return drawn.with_([*pipelines, *drawn.others("pipeline", "operator", "upkeep"), operator], faults)
 
 
+def epochs_lost(drawn: Drawn) -> Scenario:
+    """The log comes back as it was before a tablet began to move, and an operator accepts that, and repairs. What had
+    been written is deleted, and forgotten; then the tablet begins to move to the same place again. Somebody may have
+    stood still since the lost epochs.
+    """
+    chance, between = drawn.chance, drawn.between
+    copied, lasts = between(0.4, 0.8), between(2.0, 4.0)
+    gone = copied + lasts
+    accepts = gone + OUTAGE_SECONDS + between(0.3, 1.0)
+    deletes, forgets = accepts + between(3.5, 4.5), accepts + between(5.0, 6.0)
+    begins = copied + between(0.2, 1.0)
+    keys = tuple(sorted(chance.sample(range(KEYS), 4)))
+    others = tuple(key for key in range(KEYS) if key not in keys)
+    level = chance.choice(["QUORUM", "ALL"])
+
+    def written(name: str) -> Operation:
+        return Operation("write", name=name, keys=tuple(sorted(chance.sample(keys, 2))), level=level)
+
+    pipelines = []
+    for number in range(2):
+        does: list[tuple[float, Operation]] = []
+        at = between(0.1, 0.4)
+        while at < drawn.scenario.seconds:
+            if chance.random() < 0.33:
+                does.append((at, Operation("read", level=chance.choice(["QUORUM", "ONE"]))))
+            elif at < gone:
+                does.append((at, written(f"w{number}-{len(does)}")))
+            else:
+                some = tuple(sorted(chance.sample(others, 2)))
+                does.append((at, Operation("write", name=f"w{number}-{len(does)}", keys=some, level=level)))
+            # Nobody gets far while the root is away.
+            at = accepts - between(0.0, 0.2) if gone <= at < gone + OUTAGE_SECONDS else at + between(0.4, 1.6)
+        pipelines.append(_briefly(f"pipeline{number}", does))
+    pipelines.append(_briefly("pipeline2", [(deletes, Operation("delete", name="d", keys=keys, level=level))]))
+    # This one reaches a single place any more as it commits, and is told that it has failed.
+    alone = begins + 0.2 + between(0.8, max(0.9, gone - begins - 0.5))
+    pipelines.append(_briefly("pipeline3", [(alone, written("alone"))]))
+    seen = chance.choice([1, 4, 4, 4])
+    faults = [
+        Fault("unreachable", 0.0, "pipeline3", f"/disks/n{number}", seconds=between(3.0, 4.0), when="commit write",
+              by="pipeline3")
+        for number in range(1, 5)
+        if number != seen
+    ]  # fmt: skip
+    faults.append(Fault("old storage", copied, place=chance.choice([LOG, LOG, ROOT]), seconds=lasts))
+    if chance.random() < 0.3:
+        sleeper = chance.choice(["pipeline0", "pipeline1", "coordinator0"])
+        seconds = accepts - gone + between(0.5, 3.0)
+        when = chance.choice(["commit write", "commit link", "commit link, done"])
+        faults.append(
+            Fault("pause", max(0.0, gone - between(0.1, 1.5)), sleeper, seconds=seconds, when=when, by=sleeper)
+        )
+    operators = _accepting(drawn, begins, accepts, forgets)
+    return drawn.with_([*pipelines, *drawn.others("pipeline", "operator", "upkeep"), *operators], faults)
+
+
+def root_lost(drawn: Drawn) -> Scenario:
+    """The root of a log with members is lost, or comes back as it was, while rows are written and tablets move; it is
+    restored from the members. Nothing is lost by that.
+    """
+    chance, between = drawn.chance, drawn.between
+    at = between(1.0, 3.0)
+    back = chance.random() < 0.4
+    lost = Fault("old storage" if back else "lost storage", at, place=ROOT, seconds=between(0.5, 2.0) if back else 0.0)
+    if not back and chance.random() < 0.5:
+        lost = msgspec.structs.replace(
+            lost, when=chance.choice(["commit write", "commit link, done", "log append, done"])
+        )
+    recovers = tuple(Operation("recover", between(0.5, 1.0)) for _ in range(12))
+    found = drawn.with_([*drawn.scenario.parts, Part("recoverer", "members", (recovers,))], [lost])
+    members = tuple(sorted(chance.sample(range(1, 8), 3)))
+    return msgspec.structs.replace(found, settings=msgspec.structs.replace(found.settings, members=members))
+
+
+def clocks_apart(drawn: Drawn) -> Scenario:
+    """Rows that live for a few seconds; the clock of who compacts is ahead of those of readers, by less than clocks are
+    taken to be apart.
+    """
+    between, end = drawn.between, drawn.scenario.seconds
+    apart = between(1.0, 2.0)
+
+    def again(low: float, high: float, operation: Callable[[int], Operation]) -> list[tuple[float, Operation]]:
+        found: list[tuple[float, Operation]] = []
+        at = between(low, high)
+        while at < end:
+            found.append((at, operation(len(found))))
+            at += between(low, high)
+        return found
+
+    def written(number: int) -> Operation:
+        lives = between(1.0, 4.0)
+        return Operation(EXPIRING, name=f"w{number}", keys=(number % KEYS,), level="ALL", seconds=lives)
+
+    parts = [_briefly("pipeline0", again(0.2, 0.5, written))]
+    parts += [_briefly(f"pipeline{n}", again(0.2, 0.4, lambda _: Operation("read", level="QUORUM"))) for n in (1, 2)]
+    compacting = again(0.3, 0.8, lambda _: Operation("compact", on=True, number=2))
+    keeper = Part("upkeep", "upkeep", (_at_times(compacting),), skew=apart)
+    others = [*parts, *drawn.others("pipeline", "upkeep")]
+    return drawn.with_([*(msgspec.structs.replace(one, skew=-apart) for one in others), keeper], [])
+
+
+def _accepting(drawn: Drawn, begins: float, accepts: float, forgets: float) -> list[Part]:
+    """Who moves a tablet, accepts that epochs are lost, has deletes forgotten, and moves the tablet again."""
+    chance, between = drawn.chance, drawn.between
+    shift = Operation("shift", number=chance.randrange(1000))
+    before, afterwards = chance.choice([1, 1, 2]), chance.choice([0, 0, 1])
+    steps = [(begins, one) for one in _epochs(before)]
+    steps += [(begins + 0.2, shift)]
+    if chance.random() < 0.95:  # else it is done at the end
+        steps += [(accepts + 0.5 * number, Operation(ACCEPT_LOSS)) for number in range(2)]
+        # The first one tells him that what he knows is lost.
+        steps += [(accepts + 1.5 + number, Operation("repair")) for number in range(2)]
+    steps += [(forgets, Operation("compact", on=True, number=2))]
+    steps += [(forgets + 0.5, one) for one in _epochs(afterwards)]
+    steps += [(forgets + between(0.6, 1.5), shift)]
+    found = [Part("operator", "operator", (_at_times(steps),))]
+    if chance.random() < 0.2:
+        also = [(accepts + between(0.0, 0.2), Operation(ACCEPT_LOSS))]
+        found.append(Part("operator1", "operator", (_at_times(also),)))
+    return found
+
+
+def _briefly(name: str, operations: Sequence[tuple[float, Operation]]) -> Part:
+    """A pipeline for each of its operations, at their times, so that none of them lives when deletes are forgotten."""
+    renewed = [one for at, operation in operations for one in ((at, operation), (at, Operation("new pipeline")))]
+    return Part(name, "pipeline", (_at_times(renewed),))
+
+
+def _epochs(count: int) -> list[Operation]:
+    """What makes so many epochs, and changes nothing that matters."""
+    return [Operation("balance", on=number % 2 == 1) for number in range(count)]
+
+
+def _at_times(operations: Sequence[tuple[float, Operation]]) -> tuple[Operation, ...]:
+    """Operations, each at its time after the beginning, if those before it have ended by then."""
+    found, last = [], 0.0
+    for at, operation in operations:
+        found.append(msgspec.structs.replace(operation, wait=round(max(0.0, at - last), 3)))
+        last = max(last, at)
+    return tuple(found)
+
+
 def narrowed_meanwhile(drawn: Drawn) -> Scenario:
     """Ranges get fewer replicas, and as many as before, while somebody stands still who has had one acknowledgement of
     a write. What he has it from may have given the range up, and got it again without that write. Another keyspace has
@@ -213,6 +359,7 @@ def whole_again_meanwhile(drawn: Drawn) -> Scenario:
 PLOTS: Mapping[str, Callable[[Drawn], Scenario]] = {
     plot.__name__: plot
     for plot in (
+        *(epochs_lost, root_lost, clocks_apart),
         *(put_back_under_a_commit, settled_late, swept_late, prepared_late),
         *(narrowed_meanwhile, lying_splits, whole_again_meanwhile),
     )

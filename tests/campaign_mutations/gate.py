@@ -183,6 +183,15 @@ WRITES = (
 )
 
 READS = (
+    also("only the last time to live says what has expired", "114: what has expired stays so", ROWS),
+    Mutation(
+        "a read judges by its clock alone, whatever was altered since",
+        "114: now is never before the last alteration",
+        "metastore/metadata/time_to_live.py",
+        "    return max([clock, *(one.since for one in table.lifetimes if one.since <= clock + SKEW_MICROS)])\n",
+        "    return clock\n",
+        ROWS,
+    ),
     also("a pipeline reads without lineage", "012: reads pass over what a merged file stands for", ROWS),
     Mutation(
         "a read asks one replica too few",
