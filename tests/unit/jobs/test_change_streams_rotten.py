@@ -14,12 +14,13 @@ from epochlake.jobs.datasource.change_reading import ChangeReader
 from epochlake.jobs.datasource.given_schema import Given
 from epochlake.jobs.datasource.options import read_options
 from epochlake.jobs.gate.gate import Gate
-from epochlake.jobs.replicas.change_index import ChangesGone
+from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_reading import ChangesDamaged, Wanted, changes_of
 from epochlake.jobs.upkeep.change_streams import keep_up
 from epochlake.metastore.storage.failures import StorageDamaged
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.consistency import ConsistencyLevel
+from epochlake.placement.errors import EpochlakeError
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
@@ -141,6 +142,27 @@ def test_whoever_reads_is_told_which_file_is_damaged(
     index_of(kept).drop(position - 1)
     assert told(kept) == [("upsert", 1, "b")]
     assert second.exists()
+
+
+def test_a_flipped_bit_in_an_entry_of_the_index_is_an_error_and_never_another_entry(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    index = index_of(kept)
+    position = index.tail().position
+    entry = index.entry(position)
+    path = Path(index.uri) / "_delta_log" / f"{position:020}.json"
+    good = path.read_bytes()
+    refused = 0
+    for bit in range(8 * len(good)):
+        flipped = bytearray(good)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            found = ChangeIndex(STORAGE, index.uri).entry(position)
+        except EpochlakeError:
+            refused += 1
+        else:
+            assert found == entry, bit
+    assert refused > 4 * len(good)
 
 
 def test_what_a_change_is_compared_with_is_proved_as_well(kept: SmallCluster) -> None:
