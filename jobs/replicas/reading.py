@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from epochlake.jobs.replicas.damage import ExpectedFile
+from epochlake.jobs.replicas.derived_tokens import has_derived_tokens
 from epochlake.jobs.replicas.file_columns import FileColumns, columns_to_read, file_columns
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, merged, rows_are_in, select
@@ -399,7 +400,7 @@ def scan_rows(spark: SparkSession, table: Table, scan: Scan, *, live: bool = Fal
     )
     if columns is not None:
         rows = columns.named(rows, (TOKEN, WRITTEN_AT, DELETED))
-    conditions = [_within(scan.intervals)] if scan.intervals else []
+    conditions = [_within(table, scan.intervals)] if scan.intervals else []
     conditions += [f"NOT `{DELETED}`"] if live else []
     return rows.where(" AND ".join(conditions)) if conditions else rows
 
@@ -411,9 +412,32 @@ def _schema_of(table: Table, columns: FileColumns | None) -> StructType | str:
     return columns.spark_schema(_SYSTEM_DDL)
 
 
-def _within(intervals: Sequence[Interval]) -> str:
-    """Whether a row is in one of these, as a condition of SQL."""
-    return f"({' OR '.join(f'`{TOKEN}` BETWEEN {low}L AND {high}L' for low, high in intervals)})"
+def _within(table: Table, intervals: Sequence[Interval]) -> str:
+    """Whether a row is in one of these, as a condition of SQL.
+
+    Of a token that is there first: then row groups are skipped by what their footers say of it.
+    """
+
+    def inside(token: str) -> str:
+        return f"({' OR '.join(f'{token} BETWEEN {low}L AND {high}L' for low, high in intervals)})"
+
+    stored = inside(f"`{TOKEN}`")
+    if not has_derived_tokens(table):
+        return stored
+    return f"({stored} OR `{TOKEN}` IS NULL AND {inside(_hash_of_key(table))})"
+
+
+def with_every_token(rows: DataFrame, table: Table) -> DataFrame:
+    """Rows as files have them, with the tokens that these leave out."""
+    from pyspark.sql import functions as F
+
+    if not has_derived_tokens(table):
+        return rows
+    return rows.withColumn(TOKEN, F.expr(f"coalesce(`{TOKEN}`, {_hash_of_key(table)})"))
+
+
+def _hash_of_key(table: Table) -> str:
+    return f"xxhash64({', '.join(_quoted(table.primary_key))})"
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
@@ -470,7 +494,7 @@ def _ranked(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
     from pyspark.sql import functions as F
 
     scans = [scan_rows(spark, table, scan).withColumn(_FILE, F.col("_metadata.file_name")) for scan in plan.merged]
-    return _live(winners(_union(scans), table, _FILE))
+    return _live(winners(with_every_token(_union(scans), table), table, _FILE))
 
 
 def winners(rows: DataFrame, table: Table, file: str, *, task: Sequence[str] = ()) -> DataFrame:
