@@ -12,10 +12,13 @@ because which rows count does not depend on it.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import hashlib
+import threading
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
@@ -72,8 +75,14 @@ LOOKED_UP = 64
 LOOKED_UP_ROWS = 1 << 24
 """So many rows these files have at most. There is a bit (2 MiB) for each of them, so that none is beyond the words."""
 
+MOST_CONDITIONS = 8
+"""So many conditions a session keeps, each with a bit for every row of its files: at most 2 MiB."""
+
 OTHER_SIZE = "A data file has another size than it was written with:"
 """What the error of a scan begins with that meets such a file."""
+
+_conditions: WeakKeyDictionary[SparkSession, OrderedDict[object, Column]] = WeakKeyDictionary()
+_lock = threading.Lock()
 
 _NOWHERE = -(1 << 30)
 """Where the words of a file without any begin: no row of a file leads from there to a word."""
@@ -241,11 +250,31 @@ def _looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]], size
 
     The words are a scalar subquery of rows that this process has: that costs no stage, and plans stay short to read.
     However many files there are, the expression is small: every rule of the optimiser pays for each node of it.
-    `sizes` in bytes, of all files that are scanned.
+    `sizes` in bytes, of all files that are scanned. A session keeps the last conditions: making one takes some 75 calls
+    to the JVM, and who reads a table again, with nothing written meanwhile, needs the same one.
     """
+    every = np.concatenate(list(words.values()))
+    told = hashlib.sha256(every.tobytes()).digest()
+    key = (told, tuple((name, len(one)) for name, one in words.items()), tuple(sorted(sizes.items())))
+    with _lock:
+        kept = _conditions.setdefault(spark, OrderedDict())
+        if key in kept:
+            kept.move_to_end(key)
+            return kept[key]
+    made = _made_of(spark, words, sizes, every)
+    with _lock:
+        kept[key] = made
+        while len(kept) > MOST_CONDITIONS:
+            kept.popitem(last=False)
+    return made
+
+
+def _made_of(
+    spark: SparkSession, words: Mapping[str, NDArray[np.int64]], sizes: Mapping[str, int], every: NDArray[np.int64]
+) -> Column:
+    """The condition of `_looked_up`; `every`: the words of all files."""
     from pyspark.sql import functions as F
 
-    every = np.concatenate(list(words.values()))
     one_row = pa.table({WORDS: pa.ListArray.from_arrays([0, len(every)], pa.array(every))})
     begins = np.cumsum([0, *(len(one) for one in words.values())]).tolist()[:-1]
     begin = _by_name(dict(zip(words, begins, strict=True)))
