@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 import h11
 import msgspec
 from epochlake.jobs.agent.messages import LARGEST, Refusal
+from epochlake.jobs.agent.tls_listening import TlsListener
 
 logger = logging.getLogger(__name__)
 
@@ -99,20 +100,34 @@ class HttpServer:
         self._tls = tls
         self._seconds = seconds
         self._connections = 0
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsListener | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port, which is chosen when 0 was given."""
-        self._server = await asyncio.start_server(
-            self._serve, host, port, ssl=self._tls, limit=LARGEST_HEAD, ssl_handshake_timeout=self._handshake()
+        if self._tls is None:
+            self._server = await asyncio.start_server(self._serve, host, port, limit=LARGEST_HEAD)
+            return int(self._server.sockets[0].getsockname()[1])
+        self._server = TlsListener(
+            self._serve,
+            self._tls,
+            self._not_shaken,
+            limit=LARGEST_HEAD,
+            seconds=self._seconds,
+            most=MOST_CONNECTIONS,
         )
-        return int(self._server.sockets[0].getsockname()[1])
+        return await self._server.start(host, port)
 
-    def _handshake(self) -> float | None:
-        return self._seconds if self._tls is not None else None
+    def _not_shaken(self, peer: str, error: OSError) -> None:
+        if isinstance(error, ConnectionResetError):  # as who only looks whether somebody listens
+            self.refused["gone"] += 1
+        else:
+            reason = error.reason.replace("_", " ").lower() if isinstance(error, ssl.SSLError) else str(error)
+            self._note(Refused(400, "tls", f"its TLS handshake failed: {reason}"), peer)
 
     async def stop(self) -> None:
-        if self._server is not None:
+        if isinstance(self._server, TlsListener):
+            await self._server.stop()
+        elif self._server is not None:
             self._server.close()
             await self._server.wait_closed()
 

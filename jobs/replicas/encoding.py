@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -28,6 +27,7 @@ from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import SealedWriter
 from epochlake.jobs.replicas.sharing import shared
 from epochlake.jobs.replicas.staging_plan import StagingPlan
+from epochlake.jobs.workers.background import Background, Outcome
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import index_of
@@ -267,19 +267,19 @@ class Replicas:
         self._copying = bool(kept_at)
         self._last: dict[VolumeId, str] = {}
         self._last_copy = ""
-        self._copies: list[tuple[str, Future[None]]] = []
+        self._copies: list[tuple[str, Outcome[None]]] = []
         self._checked: dict[str, str] = {}
         self._directories: dict[VolumeId, set[str]] = defaultdict(set)
-        self._syncs: list[tuple[VolumeId, Future[None]]] = []
-        self._pool = ThreadPoolExecutor(8)
+        self._syncs: list[tuple[VolumeId, Outcome[None]]] = []
+        self._background = Background(8)
 
     def store(
         self, replicas: tuple[ReplicaAddress, ...], label: str, file_id: str, data: pa.Buffer
     ) -> dict[VolumeId, str]:
         """Store the same bytes on all of them, side by side; the ones that failed, with the reason."""
         self._sync_last()
-        copied = self._pool.submit(self._store_copy, file_id, data) if self._copying else None
-        reasons = self._pool.map(lambda replica: self._store_on(replica, label, file_id, data), replicas)
+        copied = self._background.submit(self._store_copy, file_id, data) if self._copying else None
+        reasons = self._background.map(lambda replica: self._store_on(replica, label, file_id, data), replicas)
         failed = {replica.volume_id: reason for replica, reason in zip(replicas, reasons, strict=True) if reason}
         for replica in replicas:
             if replica.volume_id not in failed:
@@ -290,10 +290,11 @@ class Replicas:
     def _sync_last(self) -> None:
         """Let the disks have the file that was stored last, while the next one is made."""
         last, self._last = self._last, {}
-        self._syncs += [(volume, self._pool.submit(self._storage.sync_data, [uri])) for volume, uri in last.items()]
+        for volume, uri in last.items():
+            self._syncs.append((volume, self._background.submit(self._storage.sync_data, [uri])))
         copy, self._last_copy = self._last_copy, ""
         if copy:
-            self._copies.append((copy, self._pool.submit(self._storage.sync_always, [copy])))
+            self._copies.append((copy, self._background.submit(self._storage.sync_always, [copy])))
 
     def sync(self, beside: Callable[[], Callable[[], None]] | None = None) -> dict[VolumeId, str]:
         """Wait until the disks have all that was stored, and its names; the replicas that failed, with the reason.
@@ -306,13 +307,13 @@ class Replicas:
         last, self._last = self._last, {}
         for volume, directories in self._directories.items():
             files = [last[volume]] if volume in last else []
-            self._syncs.append((volume, self._pool.submit(self._storage.sync_data, files, sorted(directories))))
+            self._syncs.append((volume, self._background.submit(self._storage.sync_data, files, sorted(directories))))
         copies = [synced for _, synced in self._copies]
         if sync_beside is not None:
-            copies.append(self._pool.submit(sync_beside))
+            copies.append(self._background.submit(sync_beside))
         elif self._last_copy or copies:
             last_copy = [self._last_copy] if self._last_copy else []
-            copies.append(self._pool.submit(self._storage.sync_always, last_copy, [self._kept_at]))
+            copies.append(self._background.submit(self._storage.sync_always, last_copy, [self._kept_at]))
         for volume, synced in self._syncs:
             try:
                 synced.result()
@@ -332,7 +333,7 @@ class Replicas:
         return failed
 
     def close(self) -> None:
-        self._pool.shutdown()
+        self._background.close()
 
     def _store_copy(self, file_id: str, data: pa.Buffer) -> str:
         """Store a copy; where, or nothing where that has failed: then none is tried again by this task."""

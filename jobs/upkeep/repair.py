@@ -29,7 +29,7 @@ import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from epochlake.jobs.replicas.commits import commit_files
@@ -89,6 +89,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+NO_QUORUM = (
+    "it went back, and so did others, so that no quorum is left that did not: what only they had acknowledged may be "
+    "lost, and reads at that level stay refused. Put newer copies back, or give it up with --accept-restored"
+)
+GIVEN_UP = "what only replicas that went back had acknowledged is given up"
+
 THREADS = 16
 ROUNDS = 8
 """How often a repair is planned anew because the cluster has moved on under it."""
@@ -137,7 +143,8 @@ class RepairReport(Shown, msgspec.Struct, frozen=True):
 
     `ranges` were compared, in `differing` of them replicas lacked something of each other. `unreachable`: what replicas
     said that should be there and were not compared. `refused`: the replicas that went back behind what they have
-    acknowledged and are still not read, each with what keeps it so.
+    acknowledged and are still not read, each with what keeps it so. `given_up`: those that count again although it may
+    be lost (with `dry_run`: that would), because whoever asked accepts that.
     """
 
     table: str
@@ -151,6 +158,7 @@ class RepairReport(Shown, msgspec.Struct, frozen=True):
     skipped: tuple[Skipped, ...]
     unreachable: dict[str, str]
     refused: dict[str, str] = {}
+    given_up: dict[str, str] = {}
 
     @property
     def complete(self) -> bool:
@@ -214,6 +222,7 @@ def repair(
     dry_run: bool = False,
     check_bytes: bool = False,
     accept_loss: bool = False,
+    accept_restored: bool = False,
     spark: SparkSession | None = None,
     workers: Workers | None = None,
 ) -> RepairReport:
@@ -223,8 +232,9 @@ def repair(
     `accept_loss` damaged files are given up of which no replica has the rows, and every replica was asked. With
     `spark` its executors copy and check, with `workers` these do. `dry_run` changes nothing. Safe beside pipelines,
     operations and compaction; can be stopped and run again at any time. A replica that went back behind what it has
-    acknowledged counts again when the others have brought it all that they together have acknowledged. Raises Rejected
-    for an unknown table, StorageUnavailable for a ledger that cannot be read.
+    acknowledged counts again when the others have brought it all that they together have acknowledged; where no quorum
+    is left that did not go back, only with `accept_restored`, which gives up what only they had. Raises Rejected for
+    an unknown table, StorageUnavailable for a ledger that cannot be read.
     """
     with announced(cluster, "repair", table):
         view = look(cluster, table)
@@ -242,26 +252,39 @@ def repair(
         report = msgspec.structs.replace(run.repair(view), damaged=tuple(damaged), checked_files=checked)
         if not dry_run:
             _remember(cluster, view, notes, damaged)
-        refused = settle_restored(cluster, view, dry_run=dry_run or not all(file.healed for file in damaged))
-        return msgspec.structs.replace(report, refused=refused)
+        stays = dry_run or not all(file.healed for file in damaged)
+        restored = settle_restored(cluster, view, dry_run=stays, accept_loss=accept_restored)
+        return msgspec.structs.replace(report, refused=restored.refused, given_up=restored.given_up)
 
 
-def settle_restored(cluster: Store, view: ReplicaView, *, dry_run: bool = False) -> dict[str, str]:
-    """Let replicas that went back count again where they have all rows by now; those that still do not, and why.
+class Restored(NamedTuple):
+    """Replicas that went back and are still `refused`, with why; those that count again with something `given_up`."""
+
+    refused: dict[str, str]
+    given_up: dict[str, str]
+
+
+def settle_restored(cluster: Store, view: ReplicaView, *, dry_run: bool = False, accept_loss: bool = False) -> Restored:
+    """Let replicas that went back count again where they have all rows by now.
 
     Every other replica must answer, and so many of those that did not go back that they meet every QUORUM, and every
-    LOCAL_QUORUM: what these have together is all that such a level has acknowledged. With `dry_run` none counts again.
+    LOCAL_QUORUM: what these have together is all that such a level has acknowledged. With `accept_loss` all that all
+    have together has to do. With `dry_run` none counts again.
     """
     table = view.table.full_name
     acknowledged = cluster.receipts.of(view.table.table_id)
     view = look_again(cluster, view)
     restored = {v for v, snapshot in view.snapshots.items() if went_back(snapshot, acknowledged.get(v, ()))}
+    lost = _without_a_quorum(view, restored)
+    given_up = lost if accept_loss else set()
     refused = dict.fromkeys(restored, "it went back, and is not yet let count again" if dry_run else "")
     if view.failed or view.moving:
         why = "others do not answer" if view.failed else "ranges change their replicas"
         refused = dict.fromkeys(restored, f"it went back, and {why} that may have what it lacks: repair again then")
+        given_up = set()
     if not any(refused.values()):
         refused = _kept_back(view, restored)
+    refused |= dict.fromkeys(lost - given_up, NO_QUORUM)
     for volume in sorted(restored - {*refused}):
         try:
             cluster.receipts.settle(
@@ -271,26 +294,31 @@ def settle_restored(cluster: Store, view: ReplicaView, *, dry_run: bool = False)
             logger.warning("the replica of %s on %s stays refused: %s", table, view.place(volume), error)
             refused[volume] = str(error)
             continue
-        logger.warning("the replica of %s on %s went back, and is whole again", table, view.place(volume))
-    return {view.place(volume): why for volume, why in sorted(refused.items())}
+        said = "counts again, without what may be lost" if volume in given_up else "is whole again"
+        logger.warning("the replica of %s on %s went back, and %s", table, view.place(volume), said)
+    told = given_up if dry_run else given_up - {*refused}
+    return Restored(
+        {view.place(volume): why for volume, why in sorted(refused.items())},
+        {view.place(volume): GIVEN_UP for volume in sorted(told)},
+    )
+
+
+def _without_a_quorum(view: ReplicaView, restored: Collection[VolumeId]) -> set[VolumeId]:
+    """Those of the replicas that went back of which nobody knows what else they had: too many others did."""
+    datacenter_of = view.metadata.directory.datacenter_of
+    found: set[VolumeId] = set()
+    for range_ in view.ranges:
+        groups = [range_.replicas, *_by_datacenter(range_.replicas, datacenter_of)]
+        if any(sum(v not in restored for v in group) < blocking(len(group)) for group in groups):
+            found |= {*range_.replicas} & {*restored}
+    return found
 
 
 def _kept_back(view: ReplicaView, restored: Collection[VolumeId]) -> dict[VolumeId, str]:
-    """Those of the replicas that went back which are not whole, or cannot be known to be, and why."""
-    datacenter_of = view.metadata.directory.datacenter_of
-    kept: dict[VolumeId, str] = {}
-    for range_ in view.ranges:
-        groups = [range_.replicas, *_by_datacenter(range_.replicas, datacenter_of)]
-        enough = all(sum(v not in restored for v in group) >= blocking(len(group)) for group in groups)
-        for volume in {*range_.replicas} & {*restored}:
-            if not enough:
-                kept[volume] = (
-                    "it went back, and so did others, so that no quorum is left that did not: what only they had "
-                    "acknowledged may be lost, and reads at that level stay refused"
-                )
-            elif volume not in kept and not compare(range_, view.snapshots, view.lineage).agrees:
-                kept[volume] = "it went back, and rows came to the others meanwhile: repair again"
-    return kept
+    """Those of the replicas that went back which lack something of what there is, and why."""
+    differing = [one for one in view.ranges if not compare(one, view.snapshots, view.lineage).agrees]
+    lacking = {volume for range_ in differing for volume in range_.replicas} & {*restored}
+    return dict.fromkeys(lacking, "it went back, and rows came to the others meanwhile: repair again")
 
 
 def _by_datacenter(replicas: Sequence[VolumeId], datacenter_of: DatacenterOf) -> list[list[VolumeId]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import json
 import os
 import secrets
@@ -62,6 +63,7 @@ class Airflow:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    preexec_fn=_end_with_parent,
                 )
             self._wait_for_api()
         except BaseException:
@@ -255,6 +257,13 @@ def settings(directory: Path, dags: Path, port: int) -> dict[str, str]:
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "NO_PROXY": "127.0.0.1,localhost",
     }
+
+
+def _end_with_parent() -> None:
+    """In a part, before it executes: be asked to end when the tests are killed. Does nothing off Linux."""
+    with suppress(OSError, AttributeError):
+        parent_death_signal = 1
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
 
 
 def airflow_command() -> list[str]:

@@ -144,8 +144,8 @@ WRITES = (
         "staged files are not synced",
         "020: data files are on the disk before the commit that names them",
         "jobs/replicas/encoding.py",
-        "self._pool.submit(self._storage.sync_data, [uri])",
-        "self._pool.submit(self._storage.sync_data, [])",
+        "self._background.submit(self._storage.sync_data, [uri])",
+        "self._background.submit(self._storage.sync_data, [])",
         ROWS,
     ),
     Mutation(

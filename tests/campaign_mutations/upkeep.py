@@ -30,8 +30,8 @@ MUTATIONS = (
         "a replica that went back counts whoever answers",
         "027: it is whole again when the others meet every quorum and it has all that they have",
         REPAIR,
-        "            if not enough:\n",
-        "            if False:\n",
+        "    refused |= dict.fromkeys(lost - given_up, NO_QUORUM)\n",
+        "    refused |= {}\n",
         ROWS,
     ),
     Mutation(

@@ -37,7 +37,12 @@ def list_(context: typer.Context) -> None:
 def vacuum(
     context: typer.Context,
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="DURATION", help="Leave alone what is younger (30min, 2h, 1d).")
+        str,
+        typer.Option(
+            "--older-than",
+            metavar="DURATION",
+            help="Leave alone what is younger (30min, 2h, 1d), and five minutes more, as clocks differ.",
+        ),
     ] = "1h",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
 ) -> None:

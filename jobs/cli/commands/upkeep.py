@@ -36,6 +36,13 @@ def repair(
             "--accept-loss", help="Give up damaged files whose rows no replica has; every replica has to answer."
         ),
     ] = False,
+    accept_restored: Annotated[
+        bool,
+        typer.Option(
+            "--accept-restored",
+            help="Let replicas that went back count again where too many did; gives up what only they had.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what is missing and damaged; change nothing.")
     ] = False,
@@ -65,6 +72,7 @@ def repair(
             dry_run=dry_run,
             check_bytes=check_bytes,
             accept_loss=accept_loss,
+            accept_restored=accept_restored,
             spark=spark,
             workers=workers,
         )

@@ -35,7 +35,8 @@ def swept(document: Sweep) -> list[RenderableType]:
     parts: list[RenderableType] = [
         bold(f"{plural(files, 'file')} {done}").append(f", {size(freed)}; {kept:,} kept", style="not bold"),
         Text(
-            f"kept is what may have been needed after {since} ({plural(document.leases, 'live pipeline')})",
+            f"kept is what may have been needed after {since} ({plural(document.leases, 'live pipeline')}), and what "
+            "is five minutes older, as clocks differ",
             style="bright_black",
         ),
     ]

@@ -38,7 +38,10 @@ def repaired(report: RepairReport) -> list[RenderableType]:
         made = table("replica", "damage", "", wide=["damage"])
         damaged = ((d.replica, f"{d.path}: {d.damage}", _healed(d.healed, d.obstacle)) for d in report.damaged)
         parts += [Text(), bold("Damaged files"), filled(made, damaged)]
-    return parts + _left_alone(report.skipped) + _silent(report.unreachable) + _silent(report.refused)
+    again = "would count again" if report.dry_run else "counts again"
+    parts += [Text(f"{place}: {again}; {what}", style="yellow") for place, what in report.given_up.items()]
+    refused = {place: why for place, why in report.refused.items() if place not in report.given_up}
+    return parts + _left_alone(report.skipped) + _silent(report.unreachable) + _silent(refused)
 
 
 def compaction(report: CompactionReport) -> list[RenderableType]:

@@ -220,6 +220,41 @@ def test_repair_says_so_when_a_quorum_of_replicas_went_back(cluster: SmallCluste
         report.require_complete()
 
 
+def test_an_operator_can_give_up_what_a_quorum_of_replicas_that_went_back_had(cluster: SmallCluster) -> None:
+    kept = cluster.write(cluster.pipeline())
+    with restored_afterwards(cluster, "A"), restored_afterwards(cluster, "B"):
+        with cluster.without("C"):
+            lost = cluster.write(cluster.pipeline(), ids=[2])
+        with cluster.without("A"):
+            found = cluster.write(cluster.pipeline(), ids=[3])
+    with cluster.without("C"):
+        silent = repair(cluster.cluster, "air.flights", accept_restored=True)
+    assert (silent.complete, silent.given_up, [*silent.refused]) == (False, {}, ["A/d1", "B/d1"])
+    planned = repair(cluster.cluster, "air.flights", accept_restored=True, dry_run=True)
+    assert (planned.complete, [*planned.given_up]) == (False, ["A/d1", "B/d1"])
+    with pytest.raises(ConsistencyNotReached, match=OLDER):
+        cluster.read(cluster.pipeline())
+    done = repair(cluster.cluster, "air.flights", accept_restored=True)
+    assert (done.complete, [*done.given_up], done.refused) == (True, ["A/d1", "B/d1"], {})
+    for away in "ABC":
+        with cluster.without(away):
+            read = {*cluster.read(cluster.pipeline())}
+        assert {kept, found} <= read
+        assert lost not in read
+    again = repair(cluster.cluster, "air.flights")
+    assert (again.complete, again.given_up, again.refused) == (True, {}, {})
+
+
+def test_giving_up_what_went_back_changes_nothing_where_a_quorum_did_not(cluster: SmallCluster) -> None:
+    cluster.write(cluster.pipeline())
+    with restored_afterwards(cluster, "A"), cluster.without("C"):
+        written = cluster.write(cluster.pipeline(), ids=[2])
+    done = repair(cluster.cluster, "air.flights", accept_restored=True)
+    assert (done.complete, done.given_up, done.refused) == (True, {}, {})
+    with cluster.without("B"):
+        assert written in cluster.read(cluster.pipeline())
+
+
 def test_repair_says_so_when_rows_came_to_the_others_before_a_replica_could_count_again(
     cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,53 @@ def test_with_tls_both_sides_show_a_certificate_of_the_authority(tmp_path: Path)
     asyncio.run(scene())
 
 
+def test_a_handshake_that_fails_is_counted_and_logged_and_is_in_nobodys_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without TLS, with the certificate of a stranger, without a word; who only looks whether there is somebody."""
+    mine, other = certificate(tmp_path, "mine"), certificate(tmp_path, "other")
+    serving, asking = tls_of(*mine)
+    _, stranger = tls_of(other[0], other[1], mine[2])
+
+    async def counted(server: HttpServer, count: int, kind: str = "tls") -> None:
+        async with asyncio.timeout(120):
+            while server.refused[kind] < count:
+                await asyncio.sleep(0.01)
+
+    async def strangers() -> None:
+        server = HttpServer(pong, tls=serving)
+        address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        try:
+            for count, client in enumerate((HttpClient(tls=stranger), HttpClient()), start=1):
+                with pytest.raises(AgentUnreachable):
+                    await client.ask(address, "/", timeout=60)
+                await counted(server, count)
+        finally:
+            await server.stop()
+        with pytest.raises(AgentUnreachable):
+            await HttpClient(tls=asking).ask(address, "/", timeout=60)
+
+    async def silent() -> None:
+        server = HttpServer(pong, tls=serving, seconds=0.5)
+        port = await server.start("127.0.0.1", 0)
+        try:
+            opened = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(5)]
+            await counted(server, 5)
+            for writer in opened:
+                writer.close()
+            (await asyncio.open_connection("127.0.0.1", port))[1].close()
+            await counted(server, 1, "gone")
+            assert server.refused["tls"] == 5
+        finally:
+            await server.stop()
+
+    for scene in (strangers, silent):
+        asyncio.run(scene())
+    said = [record.getMessage() for record in caplog.records if "its TLS handshake failed" in record.getMessage()]
+    assert len(said) == 7
+    assert "http request" in said[1]
+
+
 def test_a_token_is_one_word_of_sixteen_characters_or_more(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
