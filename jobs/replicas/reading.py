@@ -81,9 +81,6 @@ MOST_CONDITIONS = 8
 OTHER_SIZE = "A data file has another size than it was written with:"
 """What the error of a scan begins with that meets such a file."""
 
-_conditions: WeakKeyDictionary[SparkSession, OrderedDict[object, Column]] = WeakKeyDictionary()
-_lock = threading.Lock()
-
 _NOWHERE = -(1 << 30)
 """Where the words of a file without any begin: no row of a file leads from there to a word."""
 
@@ -156,7 +153,9 @@ def read_plan(spark: SparkSession, table: Table, plan: ReadPlan, names: Sequence
         files = {one.file for one in told}
         if len(files) <= LOOKED_UP and sum(rows[name] for name in files) <= LOOKED_UP_ROWS:
             sizes = {copy.file.path.rpartition("/")[2]: copy.file.size for copy in plan.copies}
-            return _without(spark, table, plan, columns, _looked_up(spark, words_of_files(told, rows), sizes))
+            conditions = plan.copies[0].address.storage.kept(Conditions)
+            counts = conditions.looked_up(spark, words_of_files(told, rows), sizes)
+            return _without(spark, table, plan, columns, counts)
         return _rows_of(spark, table, plan, columns, partial(_not_superseded, told=told))
     merged_rows = sum({run.name: run.copy.file.rows for run in _merged_runs(plan)}.values())
     return _rows_of(spark, table, plan, columns, _not_superseded if merged_rows <= MOST_TOLD_ROWS else _ranked)
@@ -250,31 +249,11 @@ def _looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]], size
 
     The words are a scalar subquery of rows that this process has: that costs no stage, and plans stay short to read.
     However many files there are, the expression is small: every rule of the optimiser pays for each node of it.
-    `sizes` in bytes, of all files that are scanned. A session keeps the last conditions: making one takes some 75 calls
-    to the JVM, and who reads a table again, with nothing written meanwhile, needs the same one.
+    `sizes` in bytes, of all files that are scanned.
     """
-    every = np.concatenate(list(words.values()))
-    told = hashlib.sha256(every.tobytes()).digest()
-    key = (told, tuple((name, len(one)) for name, one in words.items()), tuple(sorted(sizes.items())))
-    with _lock:
-        kept = _conditions.setdefault(spark, OrderedDict())
-        if key in kept:
-            kept.move_to_end(key)
-            return kept[key]
-    made = _made_of(spark, words, sizes, every)
-    with _lock:
-        kept[key] = made
-        while len(kept) > MOST_CONDITIONS:
-            kept.popitem(last=False)
-    return made
-
-
-def _made_of(
-    spark: SparkSession, words: Mapping[str, NDArray[np.int64]], sizes: Mapping[str, int], every: NDArray[np.int64]
-) -> Column:
-    """The condition of `_looked_up`; `every`: the words of all files."""
     from pyspark.sql import functions as F
 
+    every = np.concatenate(list(words.values()))
     one_row = pa.table({WORDS: pa.ListArray.from_arrays([0, len(every)], pa.array(every))})
     begins = np.cumsum([0, *(len(one) for one in words.values())]).tolist()[:-1]
     begin = _by_name(dict(zip(words, begins, strict=True)))
@@ -285,6 +264,37 @@ def _made_of(
     )
     # Null, and not 1, where no word is told of a file.
     return ~F.getbit(word, F.expr("cast(_metadata.row_index & 63 as int)")).eqNullSafe(1)
+
+
+class Conditions:
+    """What `_looked_up` has made last, for each session; kept by a storage. Safe from several threads.
+
+    Making one takes some 75 calls to the JVM. Who reads a table again, with nothing written meanwhile, needs the same.
+    """
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[SparkSession, OrderedDict[object, Column]] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def looked_up(
+        self, spark: SparkSession, words: Mapping[str, NDArray[np.int64]], sizes: Mapping[str, int]
+    ) -> Column:
+        digest = hashlib.sha256()
+        for one in words.values():
+            digest.update(one.tobytes())
+        files = tuple((name, len(one)) for name, one in words.items())
+        key = (digest.digest(), files, tuple(sorted(sizes.items())))
+        with self._lock:
+            kept = self._kept.setdefault(spark, OrderedDict())
+            if key in kept:
+                kept.move_to_end(key)
+                return kept[key]
+        made = _looked_up(spark, words, sizes)
+        with self._lock:
+            kept[key] = made
+            while len(kept) > MOST_CONDITIONS:
+                kept.popitem(last=False)
+        return made
 
 
 def _by_name(begins: Mapping[str, int]) -> str:

@@ -516,8 +516,8 @@ def test_a_session_makes_a_condition_once_and_another_one_after_a_write(
     monkeypatch.setattr(reading, "NAMED_POSITIONS", 0)
     monkeypatch.setattr(reading, "MOST_CONDITIONS", 1)
     made: list[object] = []
-    make = reading._made_of
-    monkeypatch.setattr(reading, "_made_of", lambda *asked: made.append(asked) or make(*asked))
+    make = reading._looked_up
+    monkeypatch.setattr(reading, "_looked_up", lambda *asked: made.append(asked) or make(*asked))
     write(spark.range(100).selectExpr("id", "'old' as note"), replicas, at=1)
     write(spark.range(0, 100, 2).selectExpr("id", "'new' as note"), replicas, at=2)
     before = plan_read(TABLE, pinned(replicas[:1]))
