@@ -20,7 +20,9 @@ from epochlake.jobs.gate.merge_clauses import (
     EVERYTHING,
     Changes,
     Clause,
+    asked,
     changes,
+    require_all_columns,
     require_fitting_clauses,
     require_fitting_source,
 )
@@ -86,7 +88,10 @@ class Merge:
         return self._with(Clause("update", _values(set), condition))
 
     def when_matched_update_all(self, condition: object = None) -> Merge:
-        """Replace rows that are there by those of the source, which has all columns of the table."""
+        """Set all columns of rows that are there to those of the source.
+
+        It has all of them, but for those that a write may leave out as well: these keep their values.
+        """
         return self._with(Clause("update", EVERYTHING, condition))
 
     def when_matched_delete(self, condition: object = None) -> Merge:
@@ -98,16 +103,16 @@ class Merge:
         return self._with(Clause("insert", _values(values), condition))
 
     def when_not_matched_insert_all(self, condition: object = None) -> Merge:
-        """Insert rows of the source, which has all columns of the table."""
+        """Insert rows of the source, which has all columns of the table, but for those that a write may leave out."""
         return self._with(Clause("insert", EVERYTHING, condition))
 
     def execute(self, *, consistency: str | None = None, batch: str | None = None) -> Merged:
         """Do it, after every merge of the table that others have begun before, and before all later ones.
 
         What a clause reads is what counts when its row lands: nobody has merged in between, and a write that was seen
-        has the merge planned again. `batch`: however often it is tried with the same source, it counts once. Levels are
-        QUORUM (where none is given and the configuration's is less), EACH_QUORUM and ALL. Rows of the source, and those
-        with their keys, are held in memory.
+        has the merge planned again. `batch`: however often it is tried with the same source and clauses, it counts
+        once, and others are refused under its name. Levels are QUORUM (where none is given and the configuration's is
+        less), EACH_QUORUM and ALL. Rows of the source, and those with their keys, are held in memory.
 
         Raises InvalidRequest for what does not fit, Rejected, ConsistencyNotReached for what cannot be read,
         MergeContended where others were faster again and again, MergeUnfinished where it counts and has yet to be
@@ -121,12 +126,13 @@ class Merge:
         def merge(gate: Gate, table: Table) -> Merged:
             require_fitting_clauses(self._clauses, table)
             source = require_fitting_source(source_of(rows, table), table)
+            require_all_columns(self._clauses, source, table)
             given = Fixed(Count(source.num_rows, None)) if batch is None else _Given(source, table)
 
             def plan(gate: Gate, table: Table, level: ConsistencyLevel) -> _PlannedMerge:
                 return _PlannedMerge(gate, table, level, source, self._clauses)
 
-            return Merging(gate, table).run("merge", plan, given, consistency, batch)
+            return Merging(gate, table).run("merge", plan, given, consistency, batch, asked(self._clauses))
 
         with self._opened() as gate:
             return gate.planning.as_it_is(self._table, partial(merge, gate))
@@ -258,7 +264,8 @@ def overwrite_by(
     def plan(gate: Gate, table: Table, level: ConsistencyLevel) -> _PlannedOverwrite:
         return _PlannedOverwrite(gate, table, level, given, where)
 
-    return Merging(gate, table).run("overwrite", plan, given, consistency, batch)
+    part = "" if where is None else str(where)
+    return Merging(gate, table).run("overwrite", plan, given, consistency, batch, part)
 
 
 def require_overwritable(table: Table) -> None:

@@ -14,7 +14,7 @@ import pyarrow.acero as acero
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_conform import conform_arrow, conform_arrow_keys
 from epochlake.jobs.gate.arrow_types import arrow_type
-from epochlake.jobs.gate.fitting import misfit
+from epochlake.jobs.gate.fitting import misfit, what_became
 from epochlake.jobs.gate.merge_expressions import SOURCE, TARGET, expression_of
 from epochlake.jobs.gate.merge_journal import MergeCounts
 from epochlake.jobs.replicas.file_columns import filled
@@ -92,6 +92,43 @@ def require_fitting_clauses(clauses: Sequence[Clause], table: Table) -> None:
             )
 
 
+def require_all_columns(clauses: Sequence[Clause], source: pa.Table, table: Table) -> None:
+    """That a clause for all columns finds them in the source, but for those that a write may leave out as well.
+
+    Raises InvalidRequest naming each that it does not find.
+    """
+    if all(clause.values != EVERYTHING for clause in clauses):
+        return
+    lacking = [
+        column.name
+        for column in table.columns
+        if column.name not in source.column_names and not table.may_be_left_out(column)
+    ]
+    if lacking:
+        became = what_became(table, source.column_names)
+        raise InvalidRequest(
+            f"the source of a merge into {table.full_name} has no column {', '.join(lacking)}, and a clause takes all "
+            f"columns from it{''.join(f'; {one}' for one in became)}",
+            hint='Give them, or name what is to be set: .when_matched_update({"n": "source.n"})',
+        )
+
+
+def asked(clauses: Sequence[Clause]) -> str:
+    """What a merge does with its rows, as a text that is the same for the same clauses. Raises InvalidRequest."""
+    return "\n".join(
+        " ".join(
+            (
+                clause.kind,
+                "" if clause.condition is None else f"if {expression_of(clause.condition)}",
+                EVERYTHING
+                if clause.values == EVERYTHING
+                else ", ".join(f"{name}: {expression_of(value)}" for name, value in sorted(clause.values.items())),
+            )
+        )
+        for clause in clauses
+    )
+
+
 def changes(source: pa.Table, target: pa.Table, clauses: Sequence[Clause], table: Table) -> Changes:
     """What the clauses make of `source` (as `require_fitting_source` gives it) and the rows of `target` with its keys.
 
@@ -162,9 +199,9 @@ def _made(clause: Clause, rows: pa.Table, table: Table) -> pa.Table:
     values = clause.values
     if values == EVERYTHING:
         values = {column.name: pc.field(SOURCE + column.name) for column in table.columns}
-        computed = {one.name for one in table.generated if SOURCE + one.name not in rows.column_names}
+        # Those that are left out may be (`require_all_columns`).
+        values = {name: value for name, value in values.items() if SOURCE + name in rows.column_names}
         values = {k: v for k, v in values.items() if clause.kind == "insert" or k not in table.primary_key}
-        values = {name: value for name, value in values.items() if name not in computed}
     given = _computed(values, rows, table)
     columns = {}
     for column in table.columns:

@@ -61,13 +61,15 @@ class MergeEntry(msgspec.Struct, frozen=True):
 class Intent(msgspec.Struct, frozen=True):
     """The `attempt` of a named merge wants to be the entry `number`. Stored as JSON, before the entry is put.
 
-    `columns`: what the rows of `source` are digested by, where they have the columns of the table.
+    `columns`: what the rows of `source` are digested by, where they have the columns of the table. `asked`: what is
+    done with them, as a digest of its text; earlier versions did not say.
     """
 
     number: int
     attempt: str
     source: Count
     columns: tuple[DigestedColumn, ...] | msgspec.UnsetType = msgspec.UNSET
+    asked: str | msgspec.UnsetType = msgspec.UNSET
     format: int = FORMAT
 
 

@@ -6,6 +6,7 @@ those who wait from working in vain; what decides is the journal, whatever becam
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.storage import failures, places
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
+from epochlake.placement.rejections import Code
 from epochlake.placement.showing import Shown
 
 logger = logging.getLogger(__name__)
@@ -115,7 +117,9 @@ class Fixed(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """What is asked of a merge. `batch`: its name for people; `name`: what it is in the journal, empty without one."""
+    """What is asked of a merge. `batch`: its name for people; `name`: what it is in the journal, empty without one.
+    `asked`: a digest of what is done with the rows.
+    """
 
     plan: Planner
     source: Count
@@ -123,6 +127,8 @@ class _Call(NamedTuple):
     level: ConsistencyLevel
     name: str
     batch: str | None
+    operation: str
+    asked: str
 
 
 class Merging:
@@ -142,8 +148,11 @@ class Merging:
         source: Source,
         consistency: str | None = None,
         batch: str | None = None,
+        asked: str = "",
     ) -> Merged:
         """Plan, and make it count once; under a `batch`, once for all calls with this name and the same `source`.
+
+        `asked`: what is done with the rows, as a text: a batch that counts is refused with another one.
 
         Raises InvalidRequest, Rejected (batch-used), ConsistencyNotReached for what cannot be read, MergeContended, and
         MergeUnfinished where it counts and its rows are not at their level yet.
@@ -152,7 +161,8 @@ class Merging:
         require_name(batch)
         level = self._level(consistency)
         name = "" if batch is None else batches.batch_id(self._table.table_id, operation, batch)
-        call = _Call(plan, source.counted(source.columns), source.columns, level, name, batch)
+        digest = hashlib.sha256(asked.encode()).hexdigest()
+        call = _Call(plan, source.counted(source.columns), source.columns, level, name, batch, operation, digest)
         with self._lease():
             for number in range(1, TRIES + 1):
                 intents = self._journal.intents(name) if name else []
@@ -164,6 +174,7 @@ class Merging:
                     batches.require_same(self._table, batch or "", intents[-1].source, given)
                     entry = self._journal.entry(intents[-1].number)
                     if entry is not None and entry.attempt == intents[-1].attempt:
+                        self._require_asked_before(call, intents[-1])
                         return self._merged(entry, number, already=already)
                     if entry is None:
                         self._finishing.take_for_nothing(self._table, tail + 1)
@@ -172,6 +183,18 @@ class Merging:
                 if merged is not None:
                     return merged
         raise MergeContended(self._table.full_name, TRIES)
+
+    def _require_asked_before(self, call: _Call, counts: Intent) -> None:
+        """Rejected (batch-used) where the batch that counts has done something else with the same rows."""
+        if counts.asked is msgspec.UNSET or counts.asked == call.asked:
+            return
+        other = "other clauses" if call.operation == "merge" else "another part of the table"
+        raise Rejected(
+            Code.BATCH_USED,
+            f"batch {call.batch!r} of {self._table.full_name} was done with {other}, and counts: a batch that is tried "
+            "again is the same",
+            hint="Give what it had, or give this one another name",
+        )
 
     def _attempt(self, call: _Call, tail: int, before: int, number: int) -> Merged | None:
         """Merge as the entry after `tail`, which is finished; None where somebody else has come in between.
@@ -192,7 +215,8 @@ class Merging:
                 return None
             if staged and not writing.knows_rules_of(self._table):
                 return None  # who has made a rule since may not come to letting merges end
-            intent = Intent(tail + 1, attempt, call.source, msgspec.UNSET if call.columns is None else call.columns)
+            columns = msgspec.UNSET if call.columns is None else call.columns
+            intent = Intent(tail + 1, attempt, call.source, columns, call.asked)
             if call.name and not journal.intend(call.name, before, intent):
                 return None
             counts = True  # or may: where it cannot be told, the copies stay
