@@ -65,9 +65,21 @@ class ZooKeeperSettings(msgspec.Struct, frozen=True):
         str,
         Meta(
             description="Who may change the servers of the ensemble (`metadata reconfigure --coordination`), as "
-            "`super:password` of its digest scheme: best given by the environment, to that command alone."
+            "`super:password` of its digest scheme: best given by the environment, to that command alone, and with "
+            '`members = "auto"` to the coordinator.'
         ),
     ] = ""
+    members: Annotated[
+        Literal["by-hand", "auto"],
+        Meta(
+            description="Who chooses the servers of the ensemble: `by-hand`: `metadata reconfigure --coordination`; "
+            "`auto`: the coordinator as well, among those that agents run (`[agents] ask`)."
+        ),
+    ] = "by-hand"
+    replace_after_seconds: Annotated[
+        float,
+        Meta(gt=0, description="With `auto`, how long a server has to be silent until another one takes its place."),
+    ] = 3600.0
 
 
 class LogSettings(msgspec.Struct, frozen=True):

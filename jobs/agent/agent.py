@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 from epochlake.jobs.agent.admitting import Admitting, by_process
+from epochlake.jobs.agent.coordination_server import CoordinationServer
 from epochlake.jobs.agent.discovering import Discovering, begin
 from epochlake.jobs.agent.documents import AgentState, LogSeen, NodeSeen, nodes_seen, problems_of
 from epochlake.jobs.agent.file_serving import FileServing
@@ -41,6 +42,7 @@ from epochlake.jobs.agent.task_orders import TaskOrders
 from epochlake.jobs.agent.tasking import Tasking
 from epochlake.jobs.agent.upgrading import Upgrading
 from epochlake.jobs.agent.volumes import VolumeSeen, VolumeWatch
+from epochlake.metastore.coordination.ensemble import Server
 from epochlake.metastore.metadata.features import SUPPORTED
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
@@ -54,7 +56,8 @@ VOLUME_DEADLINE_SECONDS = 5.0
 
 class AgentSettings(msgspec.Struct, frozen=True):
     """How an agent is run. `address` is what it tells others; `volumes` are watched before the log names any. `asking`:
-    the options by which a process of its own asks other agents.
+    the options by which a process of its own asks other agents. `coordination_server`: the ZooKeeper server that it is
+    to run.
     """
 
     home: str
@@ -71,6 +74,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     join_seconds: float = 600.0
     admits: bool = False
     asking: tuple[str, ...] = ()
+    coordination_server: Server | None = None
 
 
 class Agent:
@@ -114,6 +118,8 @@ class Agent:
             home, introduction=self.introduction, idle=self._idle, ask=self._prepare, found=self._begin
         )
         self.joining = None if settings.join is None else self._joining(settings.join)
+        wanted = settings.coordination_server
+        self.coordinating = None if wanted is None else CoordinationServer(home, wanted, settings.conf, settings.root)
         self.follower = LogFollower(home, self.identity.name, settings.conf, settings.root) if settings.root else None
 
     def _joining(self, wanted: WantedNode) -> Joining:
@@ -182,6 +188,7 @@ class Agent:
             counter=self.membership.counter,
             epoch=epoch,
             features=SUPPORTED,
+            coordination_server="" if self.coordinating is None else str(self.coordinating.server),
         )
 
     async def run(self) -> None:
@@ -191,6 +198,8 @@ class Agent:
                 tasks.create_task(self._again(work))
             tasks.create_task(self._again(self.discovering.run))
             tasks.create_task(self._again(self.tasking.run))
+            if self.coordinating is not None:
+                tasks.create_task(self._again(self.coordinating.run))
             if self.joining is not None:
                 tasks.create_task(self._again(self.joining.run))
             if self.follower is not None:
@@ -270,6 +279,8 @@ class Agent:
             others += (str(discovery.two_clusters),)
         if self.joining is not None and self.joining.state.phase not in (Phase.ASKING, Phase.ACCEPTED):
             others += (f"its node has not joined ({self.joining.state.phase}): {self.joining.state.reason}",)
+        server = None if self.coordinating is None else self.coordinating.seen()
+        others += (server.problem,) if server is not None and server.problem else ()
         return AgentState(
             agent_id=self.identity.agent_id,
             name=self.identity.name,
@@ -285,6 +296,7 @@ class Agent:
             problems=problems_of(volumes, log, others),
             streams=() if self.follower is None else self.follower.told.streams,
             tasks=self.tasking.seen(self.serving.served),
+            coordination=server,
         )
 
     def log_seen(self) -> LogSeen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from epochlake.jobs.agent.coordination_server import CoordinationServerSeen
 from epochlake.jobs.agent.home import View
 from epochlake.jobs.agent.joining import JoinState
 from epochlake.jobs.agent.membership import Peer
@@ -34,7 +35,8 @@ class AgentState(msgspec.Struct, frozen=True):
 
     `waits`: what the discovery of a fresh cluster waits for; empty where there is nothing to wait for. `join`: how the
     request that its node may join stands; None where it makes none. `streams`: the change streams as of when the log
-    was followed last. `tasks`: what it has done near its disks since it was started.
+    was followed last. `tasks`: what it has done near its disks since it was started. `coordination`: the ZooKeeper
+    server that it runs; None where it was not asked to.
     """
 
     agent_id: str
@@ -51,12 +53,14 @@ class AgentState(msgspec.Struct, frozen=True):
     problems: tuple[str, ...]
     streams: tuple[StreamSeen, ...] = ()
     tasks: TasksSeen = TasksSeen()
+    coordination: CoordinationServerSeen | None = None
 
 
 class NodeSeen(msgspec.Struct, frozen=True):
     """A node, logical beside physical: `state` is what the log says (None: it is not in it), `seen` what the agent that
     was asked sees (None: no agent of that name is known). `epoch` is how far that agent's copy of the log goes.
-    `features`: what the agent said it supports; None where it was not heard itself.
+    `features`: what the agent said it supports; None where it was not heard itself. `coordination_server`: the
+    ZooKeeper server that it said it runs, as ZooKeeper writes it; empty where it runs none, or was not heard itself.
     """
 
     name: str
@@ -69,6 +73,7 @@ class NodeSeen(msgspec.Struct, frozen=True):
     heard_seconds_ago: float | None
     note: str = ""
     features: tuple[str, ...] | None = None
+    coordination_server: str = ""
 
 
 def health(problems: tuple[str, ...]) -> Health:
@@ -88,19 +93,22 @@ def nodes_seen(view: View | None, me: Introduction, peers: tuple[Peer, ...], now
     """Every node of the log and every agent, by name. Two agents of one name are shown both, and noted."""
     logged = {node.name: node for node in view.nodes} if view is not None else {}
     found = []
-    physical: list[tuple[str, Seen, str, int, float | None, tuple[str, ...] | None]] = [
-        (me.name, Seen.ALIVE, me.address, me.epoch, 0.0, me.features)
+    physical: list[tuple[str, Seen, str, int, float | None, tuple[str, ...] | None, str]] = [
+        (me.name, Seen.ALIVE, me.address, me.epoch, 0.0, me.features, me.coordination_server)
     ]
     for peer in peers:
         heard = None if peer.heard is None else now - peer.heard
-        physical.append((peer.name, peer.seen, peer.address, peer.epoch, heard, peer.features))
+        said = (peer.features, peer.coordination_server)
+        physical.append((peer.name, peer.seen, peer.address, peer.epoch, heard, *said))
     names = [name for name, *_ in physical]
-    for name, seen, address, epoch, heard, features in physical:
+    for name, seen, address, epoch, heard, features, server in physical:
         node = logged.get(name)
         notes = ["several agents have this name"] if names.count(name) > 1 else []
         notes += ["not in the log"] if node is None and view is not None else []
         state, datacenter, rack = (node.state, node.datacenter, node.rack) if node is not None else (None, None, None)
-        found.append(NodeSeen(name, state, datacenter, rack, seen, address, epoch, heard, ", ".join(notes), features))
+        found.append(
+            NodeSeen(name, state, datacenter, rack, seen, address, epoch, heard, ", ".join(notes), features, server)
+        )
     for name in logged.keys() - set(names):
         node = logged[name]
         found.append(NodeSeen(name, node.state, node.datacenter, node.rack, None, None, None, None, "no agent"))

@@ -38,7 +38,7 @@ class Peer(msgspec.Struct):
     """Another agent, as it is seen here. `since`: when it was first seen so; `heard`: when it last spoke to us.
 
     `tag_id`: the cluster that it said it belongs to; empty for a blank one. `features`: what it said it supports, None
-    while it is only known from others.
+    while it is only known from others. `coordination_server`: the ZooKeeper server that it said it runs.
     """
 
     agent_id: str
@@ -53,6 +53,7 @@ class Peer(msgspec.Struct):
     tag_id: str = ""
     told: int = 0
     features: tuple[str, ...] | None = None
+    coordination_server: str = ""
 
 
 class Membership:
@@ -99,6 +100,7 @@ class Membership:
         if (peer.address, peer.name) != (who.address, who.name):
             peer.address, peer.name, peer.told = who.address, who.name, 0
         peer.heard, peer.product_version, peer.features = now, who.product_version, who.features
+        peer.coordination_server = who.coordination_server
         peer.tag_id = "" if who.tag is None else who.tag.id
         peer.epoch = max(peer.epoch, who.epoch)
         if who.counter > peer.counter:

@@ -29,7 +29,8 @@ class Tag(msgspec.Struct, frozen=True):
 class Introduction(msgspec.Struct, frozen=True):
     """Who speaks. `tag` is None for a blank agent; `epoch` is how far its copy of the log goes.
 
-    `features`: what its version supports; empty for a version before features.
+    `features`: what its version supports; empty for a version before features. `coordination_server`: the ZooKeeper
+    server that it runs, as ZooKeeper writes it; empty where it runs none.
     """
 
     agent_id: str
@@ -41,6 +42,7 @@ class Introduction(msgspec.Struct, frozen=True):
     counter: int = 0
     epoch: int = 0
     features: tuple[str, ...] = ()
+    coordination_server: str = ""
 
 
 class Seen(StrEnum):

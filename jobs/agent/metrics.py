@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from epochlake.jobs.agent.coordination_server import CoordinationServerSeen
 from epochlake.jobs.agent.documents import AgentState
 from epochlake.jobs.agent.messages import Seen, StreamSeen
 from epochlake.jobs.agent.volumes import VolumeHealth
@@ -71,9 +72,33 @@ def metrics_text(
             "Bytes of data files that came from other agents, and went to them.",
             [({"direction": "received"}, state.tasks.received), ({"direction": "served"}, state.tasks.served)],
         ),
+        *_coordination_server(state.coordination),
         *_change_streams(state.streams, time.time()),
     ]
     return "".join(parts)
+
+
+def _coordination_server(server: CoordinationServerSeen | None) -> list[str]:
+    """The ZooKeeper server of the agent; nothing where it runs none."""
+    if server is None:
+        return []
+    return [
+        _family(
+            "coordination_server_serving", "gauge", "Whether its ZooKeeper server serves.", [({}, server.state.serves)]
+        ),
+        _family(
+            "coordination_server_votes",
+            "gauge",
+            "Whether its ZooKeeper server is a voter of the ensemble.",
+            [({}, server.role == "voter")],
+        ),
+        _family(
+            "coordination_server_starts_total",
+            "counter",
+            "How often its ZooKeeper server was started.",
+            [({}, server.starts)],
+        ),
+    ]
 
 
 def _change_streams(streams: Iterable[StreamSeen], now: float) -> list[str]:

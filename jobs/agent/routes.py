@@ -246,6 +246,8 @@ def require_sane(who: Introduction | Any) -> None:
     words = (who.agent_id, who.name, who.address)
     if any(not word or len(word) > LONGEST_WORD for word in words) or not _NODE_NAME.match(who.name):
         raise Refused(400, "malformed", "an agent has an id, a name and an address, of 255 characters at most")
+    if len(getattr(who, "coordination_server", "")) > LONGEST_WORD:
+        raise Refused(400, "malformed", "a ZooKeeper server is written with 255 characters at most")
     if not (0 <= who.counter < HIGHEST and 0 <= who.epoch < HIGHEST):
         raise Refused(400, "malformed", "a counter and an epoch are below 2**53")
     try:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from epochlake.jobs.agent.agent import AgentSettings, opened
+from epochlake.jobs.agent.coordination_server import asked_for
 from epochlake.jobs.agent.http_client import HttpClient, split_address
 from epochlake.jobs.agent.http_server import HttpServer
 from epochlake.jobs.agent.join_messages import WantedVolume
@@ -44,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--join-timeout", type=float, default=600.0)
     made.add_argument("--admit", action="store_true")
     made.add_argument("--found", action="store_true")
+    made.add_argument("--coordination-server", metavar="SERVER")
     made.add_argument("--period", type=float, default=1.0)
     return made
 
@@ -112,6 +114,7 @@ async def serve(given: argparse.Namespace) -> None:
         join_seconds=given.join_timeout,
         admits=given.admit,
         asking=_asking(given),
+        coordination_server=None if given.coordination_server is None else asked_for(given.coordination_server),
     )
     if port == 0 and not given.advertise and given.found:
         raise InvalidRequest("an agent that founds needs an address that stays", hint="Give --listen a port")

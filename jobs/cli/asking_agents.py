@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.cli.commands.agent import asking
@@ -10,6 +10,7 @@ from epochlake.placement.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from epochlake.jobs.agent.agent_workers import AgentWorkers
+    from epochlake.jobs.agent.http_client import HttpClient
     from epochlake.jobs.cli.session import Session
 
 
@@ -18,18 +19,12 @@ def agent_workers(session: Session, given: Sequence[str] | None = None) -> Agent
 
     Raises InvalidRequest where no agent is named, or what they want to see cannot be shown.
     """
-    settings = session.configuration.agents
-    addresses = [*(given or ())] or [address.strip() for address in settings.ask.split(",") if address.strip()]
+    addresses = [*(given or ())] or _configured(session)
     if not addresses:
         raise InvalidRequest(
             "no agent is named that could be asked to stream", hint="Give --agent, or set [agents] ask"
         )
-    client = asking(
-        settings.token_file or None,
-        settings.tls_certificate or None,
-        settings.tls_key or None,
-        settings.tls_authority or None,
-    )
+    client = _client(session)
     from epochlake.jobs.agent.agent_workers import AgentWorkers
     from epochlake.jobs.agent.http_client import split_address
     from epochlake.jobs.replicas.streaming import THREADS
@@ -39,3 +34,50 @@ def agent_workers(session: Session, given: Sequence[str] | None = None) -> Agent
         split_address(address)
     cluster = session.cluster
     return AgentWorkers(addresses, client, lambda: cluster.metadata, ThreadWorkers(THREADS))
+
+
+def coordination_offers(session: Session) -> Callable[[], list[tuple[str, str]]]:
+    """What asks the agents of the configuration which ZooKeeper servers agents run: by node, as ZooKeeper writes them.
+    The first that answers is believed, whoever it has heard of. It raises AgentUnreachable where none answers.
+
+    Raises InvalidRequest where no agent is named, or what they want to see cannot be shown.
+    """
+    addresses = _configured(session)
+    if not addresses:
+        raise InvalidRequest(
+            "[zookeeper] members is 'auto', and no agent is named that knows which servers there are",
+            hint="Set [agents] ask",
+        )
+    client = _client(session)
+    from epochlake.jobs.agent.asking import nodes_of
+    from epochlake.jobs.agent.http_client import AgentUnreachable, split_address
+
+    for address in addresses:
+        split_address(address)
+
+    def offers() -> list[tuple[str, str]]:
+        said = []
+        for address in addresses:
+            try:
+                nodes = nodes_of(address, client)
+            except AgentUnreachable as error:
+                said.append(error.statement)
+                continue
+            return [(node.name, node.coordination_server) for node in nodes if node.coordination_server]
+        raise AgentUnreachable("; ".join(said), hint="Name other agents in [agents] ask")
+
+    return offers
+
+
+def _configured(session: Session) -> list[str]:
+    return [address.strip() for address in session.configuration.agents.ask.split(",") if address.strip()]
+
+
+def _client(session: Session) -> HttpClient:
+    settings = session.configuration.agents
+    return asking(
+        settings.token_file or None,
+        settings.tls_certificate or None,
+        settings.tls_key or None,
+        settings.tls_authority or None,
+    )

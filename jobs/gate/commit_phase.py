@@ -7,7 +7,9 @@ there. Where ranges have been put together, what has landed still counts: rows a
 
 A replica that is fenced at a newer epoch makes the next round start from that epoch. The last word is a look at the
 newest metadata after the last commit: only acknowledgements that satisfy *that* placement count (seed 002, "Read/Write
-Path Integration"), and only those of replicas that cannot have given the range up in between.
+Path Integration"), and only those of replicas that cannot have given the range up in between. Those of some time ago
+count where their replica still has the rows: it may have come back as it was before
+(docs/decisions/145-what-has-gone-since.md).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from epochlake.jobs.gate.routing import named
 from epochlake.jobs.gate.staged_checks import StagedChecks
 from epochlake.jobs.gate.staged_generated import StagedGenerated
 from epochlake.jobs.gate.stretches import Shared, Stay, Stretches
-from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.commits import commit_files, lacking
 from epochlake.jobs.replicas.copying import PartCopy, copy_data_file
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, FilePart, Lineage, meet, missing
@@ -53,6 +55,9 @@ RETRY_SECONDS = 0.2
 LATE_ROUNDS = 2
 """Rounds that are made although the level is reached, for replicas that only asked for a newer epoch: else repair would
 have to bring them what they lack."""
+
+SURE_SECONDS = 3.0
+"""For so long an acknowledgement stands as it is: in less no place comes back as it was, is repaired, and counts."""
 
 ROUNDS = 10
 """For each attempt that is allowed to fail so many rounds are made at most: placement could move for ever."""
@@ -88,16 +93,31 @@ class Landed(msgspec.Struct, frozen=True):
     missing: dict[VolumeId, str]
 
 
+class Moment(msgspec.Struct, frozen=True):
+    """A moment by two clocks: one that nobody sets, and one that goes on while the machine is suspended."""
+
+    steady: float
+    wall: float
+
+    @classmethod
+    def now(cls) -> Moment:
+        return cls(time.monotonic(), time.time())
+
+    def seconds_until(self, later: Moment) -> float:
+        return max(later.steady - self.steady, later.wall - self.wall)
+
+
 class Acknowledgement(msgspec.Struct, frozen=True):
     """A replica has `file`, with rows of the batch's file `of`, for ranges that were where they were by their `stays`.
 
-    `epoch`: the one that it was committed at.
+    `epoch`: the one that it was committed at; `since`: a moment before that.
     """
 
     file: DataFile
     of: DataFile
     stays: tuple[Stay, ...]
     epoch: int
+    since: Moment
 
     def sinces(self, low: int, high: int) -> list[Since]:
         """Those of the ranges with tokens from `low` to `high`; of all, where the file reaches beyond them."""
@@ -160,6 +180,8 @@ class CommitPhase:
         # By volume, then by the file of the batch: what it has of that one.
         self._acknowledged: dict[VolumeId, dict[DataFile, dict[str, Acknowledgement]]] = {}
         self._missing: dict[VolumeId, str] = {}
+        self._set_back: set[VolumeId] = set()
+        """Those that did not have any more what they had acknowledged."""
         self._staged_epoch = metadata.epoch
 
     def land(self) -> Landed:
@@ -174,6 +196,7 @@ class CommitPhase:
             planned = self._metadata
             self._before_round(planned)
             fence = self._round(rounds)
+            is_set_back = self._forget_what_is_gone()
             newest = self._catch_up(fence)
             self._require_table(newest)
             self._forget_what_may_be_gone(newest)
@@ -190,7 +213,8 @@ class CommitPhase:
             if not unsatisfied:
                 late += 1
                 continue
-            failures += 1 if fence <= planned.fence and newest.epoch == planned.epoch else 0
+            # Who went back is asked once more before that counts as a failure.
+            failures += 1 if fence <= planned.fence and newest.epoch == planned.epoch and not is_set_back else 0
             if failures >= self._attempts or rounds - late >= ROUNDS * self._attempts:
                 raise ConsistencyNotReached(
                     f"the write to {self._batch.table.full_name}",
@@ -261,10 +285,10 @@ class CommitPhase:
     def _commit(
         self, volume: VolumeId, due: Sequence[Due], number: int
     ) -> list[Acknowledgement] | FencedOff | Unreachable:
-        target = address_of(self._storage, self._metadata, self._batch.table, volume)
+        target, since = address_of(self._storage, self._metadata, self._batch.table, volume), Moment.now()
         try:
             brought = [
-                Acknowledgement(file, one.file, one.stays, self._metadata.epoch)
+                Acknowledgement(file, one.file, one.stays, self._metadata.epoch, since)
                 for one in due
                 for file in self._bring(one, target)
             ]
@@ -330,7 +354,8 @@ class CommitPhase:
         there = self._there.get((target.volume_id, part.file.file_id))
         if part.whole and there is not None:
             # Since it was staged its disk may have been lost, and be rebuilt by now.
-            if self._metadata.epoch == self._staged_epoch or is_stored(there, target):
+            is_sure = self._metadata.epoch == self._staged_epoch and target.volume_id not in self._set_back
+            if is_sure or is_stored(there, target):
                 return there
             holders.discard(target.volume_id)
         failure: StorageUnavailable | WrongCluster | None = None
@@ -367,6 +392,46 @@ class CommitPhase:
         if not known or file.file_id in known:
             return bool(known)
         return not missing((file,), (one.file for one in known.values()), *window, self._batch.lineage)
+
+    def _forget_what_is_gone(self) -> bool:
+        """Forget acknowledgements of some time ago whose rows their replicas do not have any more; whether any.
+
+        A place that came back as it was lacks them, and counts again when it has all that the others have: as long as
+        this write goes on, that need not be among it. So is what an operator has given up. Who does not answer now is
+        taken at its word.
+        """
+        now = Moment.now()
+        old = {
+            volume: files
+            for volume, by_file in self._acknowledged.items()
+            if volume in self._metadata.directory.volumes
+            and (
+                files := [
+                    one.file
+                    for known in by_file.values()
+                    for one in known.values()
+                    if one.since.seconds_until(now) > SURE_SECONDS
+                ]
+            )
+        }
+
+        def look(volume: VolumeId) -> set[str]:
+            address = address_of(self._storage, self._metadata, self._batch.table, volume)
+            try:
+                return {file.file_id for file in lacking(address, old[volume], self._ledger)}
+            except (StorageUnavailable, WrongCluster):
+                return set()
+
+        lost = ThreadWorkers(THREADS).run(look, list(old))
+        for volume, gone in zip(old, lost, strict=True):
+            if gone:
+                logger.warning("%s does not have any more what it has acknowledged", self._metadata.describe(volume))
+                self._missing[volume] = "it does not have any more what it had acknowledged: it is asked again"
+                self._set_back.add(volume)
+            for known in self._acknowledged[volume].values():
+                for file_id in gone & known.keys():
+                    del known[file_id]
+        return any(lost)
 
     def _forget_what_may_be_gone(self, newest: ClusterMetadata) -> None:
         """Forget acknowledgements of replicas that may have dropped the rows since, and got the range again without.

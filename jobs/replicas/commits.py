@@ -173,6 +173,12 @@ def not_held(
     ]
 
 
+def lacking(address: ReplicaAddress, files: Sequence[DataFile], ledger: Ledger | None = None) -> list[DataFile]:
+    """Those of `files` that have rows which the replica does not have now. Raises StorageUnavailable, WrongCluster."""
+    snapshot = open_snapshot(address)
+    return not_held(snapshot, files, _lineage(ledger, snapshot, files))
+
+
 def drop_ranges(
     address: ReplicaAddress,
     ranges: Collection[Interval],

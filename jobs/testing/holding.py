@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -20,7 +20,8 @@ from epochlake.jobs.testing.replica_files import Mark, ReplicaFiles, Row, Unread
 from epochlake.jobs.testing.rows import TABLE, token_of
 from epochlake.jobs.testing.world import World
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import Table, TabletKey, VolumeId
+from epochlake.metastore.metadata.fence import Fence
+from epochlake.metastore.metadata.model import Node, Table, TabletKey, Volume, VolumeId
 from epochlake.metastore.metadata.placements import TablePlacements
 
 _WHOLE = re.compile(r"[0-9a-f-]+\.parquet")
@@ -38,7 +39,8 @@ class Acknowledged(NamedTuple):
 class Holdings:
     """What the replicas of a world's table hold. `harmed`: places whose storage is destroyed in this history: what they
     lack is known to be lost, and a cluster does without them. `forgets`: deletes are forgotten while it lasts; what was
-    deleted may leave no trace then. `loses_power`: what a replica has dropped may be there again.
+    deleted may leave no trace then. `loses_power`: what a replica has dropped may be there again. `is_behind`: whether
+    the log went back, and nobody has accepted that.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Holdings:
         append_only: bool = False,
         forgets: bool = False,
         loses_power: bool = False,
+        is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
         self.missing: list[str] = []
         """What was found missing, each row once."""
@@ -57,6 +60,7 @@ class Holdings:
         self._append_only = append_only
         self._forgets = forgets
         self._loses_power = loses_power
+        self._is_behind = is_behind
         self._metadata: ClusterMetadata | None = None
         self._acknowledged: dict[Acknowledged, None] = {}
         self._deleted: set[int] = set()
@@ -69,15 +73,29 @@ class Holdings:
         """By transitions, with the epochs at which they began: what their pending replicas have acknowledged."""
         self._arrived_on_ring: dict[tuple[VolumeId, Acknowledged], None] = {}
         """What replicas on the ring have acknowledged that are written, and not read yet."""
+        self._adrift: dict[Acknowledged, None] = {}
+        """What was acknowledged in epochs that were lost, or before them: until a repair it may lie where nobody reads.
+        """
+        self._strewn: set[tuple[VolumeId, int]] = set()
+        """Which rows by their keys lay where they do not belong, when lost epochs were accepted: those stay there until
+        their range comes to that replica, which is emptied before.
+        """
 
     def deleting(self, keys: Iterable[int]) -> None:
         """From now on these keys may have been deleted."""
         if self._forgets:
             self._deleted.update(keys)
 
-    def acknowledge(self, rows: Iterable[Acknowledged], judged: ClusterMetadata | None = None) -> None:
-        """These have just been acknowledged. `judged`: the metadata by which that was said, if it is known."""
+    def acknowledge(
+        self, rows: Iterable[Acknowledged], judged: ClusterMetadata | None = None, *, incarnation: int = 0
+    ) -> None:
+        """These have just been acknowledged. `judged`: the metadata by which that was said, if it is known.
+        `incarnation`: which the one knows to whom that was said, 0 for the newest.
+        """
         found = dict.fromkeys(rows)
+        if self._is_behind() or 0 < incarnation < self.newest.incarnation:
+            self._adrift |= found
+            return
         self._acknowledged |= found
         if judged is not None:
             self._judge(judged, found)
@@ -89,6 +107,12 @@ class Holdings:
     def learn(self, metadata: ClusterMetadata) -> None:
         """An epoch has become known to somebody, who has not acted on it yet."""
         before, self._metadata = self._metadata, metadata
+        if before is not None and before.identity.incarnation < metadata.identity.incarnation:
+            self._lose_epochs(metadata)
+            return
+        if self._strewn:
+            placements, lows, _ = self._lookup(metadata)
+            self._strewn = {one for one in self._strewn if one[0] not in _written(placements, lows, one[1])}
         if before is None or _who_is_read(before) != _who_is_read(metadata):
             self._look(metadata, list(self._acknowledged))
         if before is not None and (before.tablets is not metadata.tablets or before.rings is not metadata.rings):
@@ -98,11 +122,19 @@ class Holdings:
                 if text not in self.missing:
                     self.missing.append(text)
 
+    def _lose_epochs(self, metadata: ClusterMetadata) -> None:
+        """Where replicas were in the lost epochs nobody knows any more."""
+        self._adrift |= self._acknowledged
+        self._acknowledged.clear()
+        self._arrived.clear()
+        self._arrived_on_ring.clear()
+        self._strewn = {(volume.volume_id, key) for node, volume, keys in self._not_written(metadata) for key in keys}
+
     def streamed(self, rows: Iterable[tuple[Acknowledged, int]], metadata: ClusterMetadata) -> None:
         """These are in the stream of changes, with these times, as somebody was told who knows this metadata: a quorum
         shows them.
         """
-        if metadata.epoch < self.newest:
+        if metadata.fence < self.newest:
             return
         placements, lows, rows_of = self._lookup(metadata)
         for row, written_at in rows:
@@ -118,9 +150,9 @@ class Holdings:
                 return
 
     @property
-    def newest(self) -> int:
+    def newest(self) -> Fence:
         """The newest epoch that somebody has followed to; 0 before that."""
-        return 0 if self._metadata is None else self._metadata.epoch
+        return Fence(0) if self._metadata is None else self._metadata.fence
 
     def everywhere(self, rows: Iterable[Acknowledged], epoch: int) -> None:
         """A repair says that it is complete, planned at this epoch: what was acknowledged before it, at any level, is
@@ -141,11 +173,14 @@ class Holdings:
                         f"a repair was complete at epoch {epoch}, and the row {row.key, row.note[:20]} of before is "
                         f"missing at volume {volume}"
                     )
+            if row in self._adrift:
+                del self._adrift[row]
+                self._acknowledged[row] = None
 
     @property
     def acknowledged(self) -> list[Acknowledged]:
         """What was acknowledged so far."""
-        return list(self._acknowledged)
+        return [*self._acknowledged, *self._adrift]
 
     def rows(self, metadata: ClusterMetadata) -> frozenset[tuple[int, str | None]] | None:
         """The rows that are in live files of replicas, by key and note; None where not all can be read."""
@@ -162,20 +197,26 @@ class Holdings:
 
     def not_owned(self, metadata: ClusterMetadata) -> list[str]:
         """Rows that live files of replicas have where they do not belong: at rest there are none."""
-        table, found = metadata.table(TABLE), []
+        found = []
+        for node, volume, keys in self._not_written(metadata):
+            strange = [key for key in keys if (volume.volume_id, key) not in self._strewn]
+            if strange:
+                found.append(f"{node.name} still has rows of the keys {strange}, which it does not own any more")
+        return found
+
+    def _not_written(self, metadata: ClusterMetadata) -> Iterator[tuple[Node, Volume, list[int]]]:
+        """The keys of which a replica has rows, and is none where they are written."""
+        table = metadata.table(TABLE)
         placements = metadata.placements(table.table_id)
         lows: list[int] = placements.lows.tolist()
         for node in metadata.directory.members():
             for volume in node.volumes:
                 rows = self._held(volume.uri, table) or {}
-                strange = [
-                    key
-                    for key in sorted(rows)
-                    if volume.volume_id not in placements.placement(bisect_right(lows, token_of(key)) - 1).writes
-                ]
-                if strange:
-                    found.append(f"{node.name} still has rows of the keys {strange}, which it does not own any more")
-        return found
+                yield (
+                    node,
+                    volume,
+                    [key for key in sorted(rows) if volume.volume_id not in _written(placements, lows, key)],
+                )
 
     def _given_up(self, metadata: ClusterMetadata) -> list[str]:
         """Rows of tablets that a replica has which is none of theirs now: it was fenced before it gave them up, and
@@ -196,7 +237,10 @@ class Holdings:
             for volume in node.volumes:
                 rows = self._held(volume.uri, table) or {}
                 strange = [
-                    key for key in sorted(rows) if volume.volume_id not in named[bisect_right(lows, token_of(key)) - 1]
+                    key
+                    for key in sorted(rows)
+                    if volume.volume_id not in named[bisect_right(lows, token_of(key)) - 1]
+                    and (volume.volume_id, key) not in self._strewn
                 ]
                 if strange:
                     found.append(f"{node.name} has rows of the keys {strange}, which it had given up before")
@@ -205,7 +249,7 @@ class Holdings:
     def _judge(self, metadata: ClusterMetadata, rows: Iterable[Acknowledged]) -> None:
         """What was acknowledged counts at its level without storage that whoever says so knows to be lost."""
         placements, lows, rows_of = self._lookup(metadata)
-        is_now = self.newest == metadata.epoch
+        is_now = self.newest == metadata.fence
         table = metadata.table(TABLE)
         given = receipts(self._world, table.table_id)
         for row in rows:
@@ -341,11 +385,14 @@ class Holdings:
         return ""
 
     def live_files(self, metadata: ClusterMetadata) -> dict[str, int]:
-        """How many live files with rows each replica has that can be read, by the place of its volume."""
+        """How many live files with rows each replica has that can be read, by the place of its volume; not where rows
+        of lost epochs lie, which nobody merges.
+        """
         table, found = metadata.table(TABLE), {}
+        strewn = {volume for volume, _ in self._strewn}
         for node in metadata.directory.members():
             for volume in node.volumes:
-                if volume.uri not in self._harmed:
+                if volume.uri not in self._harmed and volume.volume_id not in strewn:
                     with suppress(Unreadable):
                         replica = self._replica(volume.uri, table)
                         found[volume.uri] = sum(
@@ -436,6 +483,11 @@ class Holdings:
                     known = self._times.get((row.key, row.note), row.written_at)
                     self._times[row.key, row.note] = min(known, row.written_at)
         return found
+
+
+def _written(placements: TablePlacements, lows: list[int], key: int) -> Sequence[VolumeId]:
+    """The replicas of a key that are written."""
+    return placements.placement(bisect_right(lows, token_of(key)) - 1).writes
 
 
 def _pending(placements: TablePlacements, lows: list[int], key: int) -> list[VolumeId]:

@@ -155,6 +155,11 @@ class Members:
     def _exchanged(self) -> int:
         return self._nemesis.exchanged[ROOT] if self._nemesis is not None else 0
 
+    @property
+    def has_root(self) -> bool:
+        """Whether the root is as it was left, or restored."""
+        return self._exchanged() <= self._restored
+
     def bring_in_order(self) -> None:
         """Restore a root that is lost, and end what is unfinished: what people do when nothing goes wrong any more."""
         world = self._world

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from epochlake.jobs.testing.nemesis import MOUNTS
-from epochlake.jobs.testing.themes import ALTERATIONS, BAD_ROWS, KEYS, ROLLBACK, SIX_NODES, Lying, Theme
+from epochlake.jobs.testing.themes import (
+    ALTER_TTL,
+    ALTERATIONS,
+    BAD_ROWS,
+    EXPIRING,
+    KEYS,
+    PIPELINES,
+    ROLLBACK,
+    SIX_NODES,
+    Lying,
+    Theme,
+)
 
 REPLICATING = Theme(
     seconds=(5.0, 10.0),
@@ -103,6 +114,44 @@ ALTERING = Theme(
     hasty=0.1,
 )
 """Checks and columns that come and go while others stand still between what they have staged and what they commit."""
+
+EXPIRING_ROWS = Theme(
+    seconds=(6.0, 9.0),
+    tables=0.5,
+    keys=(4, KEYS),
+    paces=(0.2, 0.5),
+    operations=(ALTER_TTL, ALTER_TTL, ALTER_TTL, "shift"),
+    operator_paces=(1.5, 4.0),
+    upkeep=("compact", "compact", "compact", "repair"),
+    sorts=((), (), ("kill", "pause"), ("disk away", "unreachable")),
+    tablets=(1, 2, 0),
+    sights=("all", "all", "most"),
+    accesses=(*[EXPIRING] * 5, "write", "delete", *["read"] * 4, "read late", *PIPELINES, *PIPELINES),
+    pipelines=(2, 3),
+    levels=("QUORUM", "ALL"),
+    upkeep_paces=(1.5,),
+    hasty=0.8,
+    append_only=0.0,
+    followed=0.0,
+    ttl=(1, 2, 5),
+)
+"""Rows that expire, some of them long before they are written, by times to live that are altered meanwhile; clocks that
+are some seconds apart, and compactions that drop what has expired.
+"""
+
+DROPPED_EARLY = EXPIRING_ROWS._replace(
+    seconds=(6.0, 7.0),
+    tables=1.0,
+    operations=("balance",),
+    operator_paces=(30.0,),
+    sorts=((),),
+    tablets=(1,),
+    sights=("all",),
+    coordinators=(1,),
+    ttl=(5,),
+    plot="clocks_apart",
+)
+"""Compactions all the time, by a clock that is ahead of those of readers, of rows that expire in these seconds."""
 
 DRAWN = (REPLICATING, HANDING_ON, ROLLING_BACK, ALTERING, ALTERING)
 """Those that are drawn with all others."""

@@ -15,7 +15,8 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.counting import count_of
 from epochlake.jobs.replicas.scanning import scan
-from epochlake.jobs.testing.rows import ALL_OF_IT, TABLE, RowsDamaged, scanned, shown
+from epochlake.jobs.testing.expiring import asked_of, bound
+from epochlake.jobs.testing.rows import TABLE, RowsDamaged, scanned, shown
 from epochlake.jobs.testing.scenario import Scenario
 from epochlake.jobs.testing.themes import KEYS
 from epochlake.jobs.testing.world import World
@@ -66,6 +67,9 @@ class Write(Protocol):
     def is_over(self, other: Any, /) -> bool:
         """Whether it counts instead of the other, by the times of both."""
 
+    def has_expired(self, bound: float, /) -> bool:
+        """Whether no row of it is shown that has a moment before this."""
+
 
 W = TypeVar("W", bound=Write)
 
@@ -80,9 +84,11 @@ def read_as_of(cluster: Cluster, as_of: int, way: int) -> tuple[Rows, int] | Epo
     """The notes of each key as of a time, and how many rows are counted; or why that cannot be told."""
     try:
         with Gate(cluster, "as of") as gate:
-            plan = gate.plan_read(gate.planning.table(TABLE), "QUORUM", None, as_of)
-            found = shown(cluster.storage, plan) if way else scanned(scan(plan, ALL_OF_IT))
-            return found, count_of(plan, ALL_OF_IT)
+            table = gate.planning.table(TABLE)
+            asked = asked_of(table, as_of)
+            plan = gate.plan_read(table, "QUORUM", None, as_of)
+            found = shown(cluster.storage, plan) if way and not table.lifetimes else scanned(scan(plan, asked))
+            return found, count_of(plan, asked)
     except InvalidRequest:
         raise
     except (EpochlakeError, RowsDamaged) as error:
@@ -144,10 +150,16 @@ def _wrong_as_of(
         return one.comes_after(other) or (in_time and one.is_over(other))
 
     wrong += [f"as of {as_of} key {key} is shown twice" for key, notes in rows.items() if len(notes) > 1]
-    return wrong + [one for key in sorted({*range(KEYS), *rows}) for one in _wrong(key, rows, writes, as_of, over)]
+    expired = bound(cluster.metadata.table(TABLE).lifetimes, as_of)
+    return wrong + [
+        one for key in sorted({*range(KEYS), *rows}) for one in _wrong(key, rows, writes, as_of, over, expired)
+    ]
 
 
-def _wrong(key: int, rows: Rows, writes: Sequence[W], as_of: int, over: Callable[[W, W], bool]) -> list[str]:
+def _wrong(
+    key: int, rows: Rows, writes: Sequence[W], as_of: int, over: Callable[[W, W], bool], expired: float
+) -> list[str]:
+    """`expired`: what has a moment before it had expired by then."""
     mine = [write for write in writes if key in write.notes and write.times and min(write.times) <= as_of]
     known = [
         write for write in mine if write.acknowledged and write.level in ("QUORUM", "ALL") and max(write.times) <= as_of
@@ -155,10 +167,11 @@ def _wrong(key: int, rows: Rows, writes: Sequence[W], as_of: int, over: Callable
     if key in rows:
         note = rows[key][0]
         sources = [write for write in mine if write.kind == "write" and write.notes[key] == note]
+        sources = [write for write in sources if not write.has_expired(expired)]
         if any(not any(over(other, source) for other in known) for source in sources):
             return []
         return [f"as of {as_of} key {key} shows {str(note)[:20]!r}, over {[write.began for write in known]}"]
-    deletes = [write for write in mine if write.kind == "delete"]
+    deletes = [write for write in mine if write.kind == "delete" or write.has_expired(expired)]
     if not known or any(not any(over(other, delete) for other in known) for delete in deletes):
         return []
     return [f"as of {as_of} key {key} is not shown, over {[write.began for write in known]}"]

@@ -100,7 +100,7 @@ class Playing:
 
     def learn(self, metadata: ClusterMetadata) -> None:
         """Somebody has followed the log so far."""
-        if self._seen is None or self._seen.epoch < metadata.epoch:
+        if self._seen is None or self._seen.fence < metadata.fence:
             self._seen = metadata
             for tell in self.learned:
                 tell(metadata)
@@ -175,6 +175,8 @@ class Playing:
         finally:
             self._opening.discard(process)
         cluster.follower.add_listener(_Seen(self))
+        if self._seen is not None and self._seen.identity.incarnation < cluster.metadata.identity.incarnation:
+            self.learn(cluster.metadata)  # what was known is lost
         self._opened[process] = _Opened(cluster)
 
     @contextmanager

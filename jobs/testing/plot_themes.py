@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from epochlake.jobs.testing.rule_themes import ROTTEN_CUTS, ROTTEN_MERGES
-from epochlake.jobs.testing.themes import BAD_ROWS, KEYS, Lying, Theme
+from epochlake.jobs.testing.themes import BAD_ROWS, KEYS, RACKS, Lying, Theme
 
 CHECKED_MEANWHILE = Theme(
     seconds=(4.0, 7.0),
@@ -92,6 +92,99 @@ SWEPT_LATE = Theme(
 PREPARED_LATE = SWEPT_LATE._replace(plot="prepared_late")
 """A preparation of an operation on the ring that wakes up when rows have come by it."""
 
+EPOCHS_LOST = Theme(
+    seconds=(17.5, 18.5),
+    tables=1.0,
+    keys=(KEYS,),
+    paces=(0.3,),
+    operations=("shift",),
+    operator_paces=(30.0,),
+    tablets=(1,),
+    replication=(3, 3, 2),
+    coordinators=(1, 2),
+    session=2.0,
+    append_only=0.0,
+    followed=0.0,
+    racks=(RACKS,),
+    plot="epochs_lost",
+)
+"""A log that goes back while a tablet moves; rows beside it, and what has to be true of them when that is accepted."""
+
+ROOT_LOST_BESIDE_ROWS = Theme(
+    seconds=(7.0, 9.0),
+    tables=0.1,
+    keys=(4, KEYS),
+    paces=(0.2, 0.4),
+    operations=("shift", "shift", "shuttle", "balance"),
+    operator_paces=(1.5,),
+    upkeep=("repair",),
+    tablets=(1, 2, 0),
+    accesses=("write", "write", "delete", "read", "read"),
+    pipelines=(2, 3),
+    levels=("QUORUM", "ALL"),
+    coordinators=(1, 2),
+    session=2.0,
+    append_only=0.3,
+    followed=0.0,
+    plot="root_lost",
+)
+"""A root that is lost, or comes back as it was, beside rows: its members have the log, so nothing of them is lost."""
+
+NARROWED_MEANWHILE = Theme(
+    seconds=(11.0, 13.0),
+    keys=(KEYS,),
+    paces=(0.1, 0.3),
+    operations=("replicas",),
+    operator_paces=(30.0,),
+    tablets=(0,),
+    replication=(3,),
+    accesses=("write",),
+    pipelines=(2, 3),
+    levels=("ALL",),
+    coordinators=(1,),
+    append_only=0.5,
+    followed=0.0,
+    plot="narrowed_meanwhile",
+)
+"""Writes that wait while their ranges get fewer replicas, and as many as before."""
+
+LYING_SPLITS = Theme(
+    seconds=(5.0, 7.0),
+    keys=(KEYS,),
+    paces=(0.2, 0.4),
+    operations=("resize",),
+    operator_paces=(30.0,),
+    tablets=(1,),
+    replication=(2, 3, 3),
+    accesses=("write",),
+    pipelines=(1, 2),
+    levels=("ALL",),
+    coordinators=(1,),
+    append_only=0.8,
+    followed=0.0,
+    plot="lying_splits",
+)
+"""A place whose disk gives other bytes for a moment, in the headers of pages as well, as tablets are split there."""
+
+WHOLE_AGAIN_MEANWHILE = Theme(
+    seconds=(10.0, 11.0),
+    keys=(KEYS,),
+    paces=(0.2,),
+    operations=("balance",),
+    operator_paces=(30.0,),
+    tablets=(1,),
+    replication=(3,),
+    accesses=("write",),
+    pipelines=(2, 3),
+    levels=("QUORUM",),
+    coordinators=(1,),
+    append_only=1.0,
+    followed=0.0,
+    racks=(("r1", "r2", "r3"),),
+    plot="whole_again_meanwhile",
+)
+"""A place that comes back as it was and is repaired, while somebody counts on what it had acknowledged to him."""
+
 LYING_SOURCES = ROTTEN_CUTS._replace(
     accesses=("write",),
     levels=("ALL",),
@@ -131,6 +224,11 @@ BY_NAME_ONLY = (
     SETTLED_LATE,
     SWEPT_LATE,
     PREPARED_LATE,
+    EPOCHS_LOST,
+    ROOT_LOST_BESIDE_ROWS,
+    NARROWED_MEANWHILE,
+    LYING_SPLITS,
+    WHOLE_AGAIN_MEANWHILE,
     LYING_SOURCES,
     LYING_MERGES,
 )

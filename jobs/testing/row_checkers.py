@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from epochlake.jobs.testing import change_histories
 from epochlake.jobs.testing.change_histories import StreamHistory
+from epochlake.jobs.testing.expiring import NEVER
+from epochlake.jobs.testing.lost_epochs import Loss, excused
 from epochlake.jobs.testing.row_scenarios import lossy_levels, operations_of
 from epochlake.jobs.testing.scenario import Scenario
-from epochlake.jobs.testing.themes import ALTERATIONS, DESTRUCTIVE, KEYS
+from epochlake.jobs.testing.themes import ALTER_TTL, ALTERATIONS, DESTRUCTIVE, KEYS
 from epochlake.jobs.testing.world import ROOT
 
 LONGEST_SECONDS = 900.0
@@ -30,7 +32,7 @@ class Access(NamedTuple):
 
     `began` and `ended` are steps of the scheduler: its clock stands still while somebody can go on. A batch that is
     tried again is one access, from its first try to its first success. `times`: what each staging of it calls the time
-    of the write.
+    of the write. `moment`: by which rows of a write expire, None for never; `bound`: of a read, before which they have.
     """
 
     kind: str
@@ -43,6 +45,12 @@ class Access(NamedTuple):
     level: str = "QUORUM"
     seconds: float = 0.0
     times: Sequence[int] = ()
+    moment: int | None = None
+    bound: float = NEVER
+
+    def has_expired(self, bound: float) -> bool:
+        """Whether no row of it is shown that has a moment before this."""
+        return self.moment is not None and self.moment < bound
 
     def comes_after(self, other: Access) -> bool:
         """Whether it counts instead of the other, which had ended when it began. What one replica alone has
@@ -60,7 +68,7 @@ class Access(NamedTuple):
 
 class RowHistory(NamedTuple):
     """What a world did with rows, and what was done to it. `whole`: a failed write has to be there whole or not.
-    `in_time`: of two writes the later one counts, by their times, whichever has landed first.
+    `in_time`: of two writes the later one counts, by their times, whichever has landed first. `losses`: of epochs.
     """
 
     scenario: Scenario
@@ -74,6 +82,7 @@ class RowHistory(NamedTuple):
     append_only: bool = False
     in_time: bool = True
     stream: StreamHistory | None = None
+    losses: Sequence[Loss] = ()
 
 
 def violations(history: RowHistory) -> list[str]:
@@ -88,12 +97,19 @@ def violations(history: RowHistory) -> list[str]:
     for read in history.accesses:
         if read.kind != "read":
             continue
+        known = writes
+        if history.losses:
+            # What the cluster may not know of, then: that it was acknowledged does not count.
+            known = [
+                one._replace(acknowledged=False) if excused(history.losses, read.began, read.ended, one.began) else one
+                for one in writes
+            ]
         if history.append_only:
-            found += _wrong_appended(read, writes)
+            found += _wrong_appended(read, known)
             continue
         found += [f"{read.who} is shown key {key} twice" for key, notes in read.rows.items() if len(notes) > 1]
         for key in sorted({*range(KEYS), *read.notes}):
-            found += _wrong(key, read, writes, in_time=history.in_time)
+            found += _wrong(key, read, known, in_time=history.in_time)
     found += _needless_errors(history)
     if history.stream is not None:
         found += change_histories.violations(history.stream, writes, lossy)
@@ -123,7 +139,7 @@ def _needless_errors(history: RowHistory) -> list[str]:
         return []
     if any(one.kind in DESTRUCTIVE for one in operations_of(scenario)):
         return []  # until a node that was given up is rebuilt, nothing is acknowledged by all
-    alters = any(one.kind in ALTERATIONS for one in operations_of(scenario))
+    alters = any(one.kind in (*ALTERATIONS, ALTER_TTL) for one in operations_of(scenario))
     may_be_told = (*REFUSED, *ALTERED) if alters else REFUSED
     return [
         f"nothing has gone wrong, and {count} times there was: {told}"
@@ -155,8 +171,9 @@ def _wrong(key: int, read: Access, writes: Sequence[Access], *, in_time: bool) -
     note = read.notes.get(key)
     if key in read.notes:
         sources = [write for write in of_key if write.kind == "write" and write.notes[key] == note]
+        sources = [write for write in sources if not write.has_expired(read.bound)]
     else:
-        sources = [write for write in of_key if write.kind == "delete"]
+        sources = [write for write in of_key if write.kind == "delete" or write.has_expired(read.bound)]
         sources.append(Access("delete", "nobody", float("-inf"), float("-inf"), True, {key: None}, level="ALL"))
     strong = STRONG[read.level]
     known = [w for w in of_key if w.acknowledged and w.ended < read.began and w.level in strong]

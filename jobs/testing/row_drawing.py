@@ -15,14 +15,18 @@ from epochlake.jobs.testing.row_themes import THEMES
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.themes import (
     ACCESSES,
+    ALTER_TTL,
     ALTERATIONS,
     BAD_ROWS,
     DESTRUCTIVE,
+    EXPIRING,
+    LIVES,
     OPERATIONS,
     OTHER_ROWS,
     PIPELINES,
     ROLLBACK,
     SOME,
+    TIMES_TO_LIVE,
     UPKEEP,
     WIDE,
     Lying,
@@ -104,6 +108,7 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
         session=theme.session,
         barrier=_one_of(chance, theme.barriers),
         attempts=_one_of(chance, theme.attempts),
+        ttl=_one_of(chance, theme.ttl),
     )
     scenario = Scenario("rows", seed, seconds, settings, tuple(parts), tuple(faults))
     if theme.plot:
@@ -270,8 +275,9 @@ def _accesses(
         reads = kind.startswith("read")
         keys = tuple(sorted(chance.sample(range(most_keys), count))) if not reads else ()
         level = chance.choice(theme.read_levels if reads else theme.levels)
+        lives = chance.choice(LIVES) if kind == EXPIRING else 0.0
         hold = round(chance.choice(theme.holds) * chance.random(), 3) if kind == "read late" else 0.0
-        found.append(Operation(kind, wait, drawing.name(kind[0]), keys, level, seconds=hold))
+        found.append(Operation(kind, wait, drawing.name(kind[0]), keys, level, seconds=hold or lives))
         if kind == "batch":
             batches.append(found[-1])
     return tuple(found)
@@ -288,7 +294,7 @@ def _operations(drawing: Drawing, seconds: float, theme: Theme) -> tuple[Operati
         if at >= seconds or len(found) == 20:
             return tuple(found)
         kind = drawing.one(kinds)
-        counts = {"resize": (1, 2, 4, 8), "replicas": theme.replicas}.get(kind, range(1000))
+        counts = {"resize": (1, 2, 4, 8), "replicas": theme.replicas, ALTER_TTL: TIMES_TO_LIVE}.get(kind, range(1000))
         node = f"n{chance.randint(1, theme.nodes)}"
         level = chance.choice(("QUORUM", "ALL")) if kind == ROLLBACK else ""
         found.append(Operation(kind, wait, node, (), level, chance.choice(counts), chance.random() < 0.5))

@@ -24,9 +24,12 @@ from epochlake.jobs.replicas.scanning import scan
 from epochlake.jobs.testing import change_histories, constraining, rolling_back
 from epochlake.jobs.testing.change_histories import Change, ChangeFollowers, StreamHistory
 from epochlake.jobs.testing.constraining import Constraints
+from epochlake.jobs.testing.expiring import Alterations, asked_of, bound_now
 from epochlake.jobs.testing.holding import Acknowledged, Holdings
 from epochlake.jobs.testing.holes import Holes
 from epochlake.jobs.testing.keeping import Kept
+from epochlake.jobs.testing.lost_epochs import Losses, goes_back
+from epochlake.jobs.testing.member_histories import Members
 from epochlake.jobs.testing.misplacing import misplaced
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.operating import operate
@@ -50,9 +53,9 @@ from epochlake.jobs.testing.row_scenarios import (
     stays_where_it_is,
 )
 from epochlake.jobs.testing.rows import (
-    ALL_OF_IT,
     COLUMNS,
     KEYSPACE,
+    MOMENT,
     TABLE,
     RowsDamaged,
     WorldRows,
@@ -66,9 +69,12 @@ from epochlake.jobs.testing.rows import (
 from epochlake.jobs.testing.scenario import Operation, Scenario, Settings
 from epochlake.jobs.testing.stepping import Steps
 from epochlake.jobs.testing.themes import (
+    ACCEPT_LOSS,
+    ALTER_TTL,
     ALTERATIONS,
     BAD_ROWS,
     DESTRUCTIVE,
+    EXPIRING,
     FORBIDDEN,
     KEYS,
     OTHER_ROWS,
@@ -105,8 +111,14 @@ class _Accesses:
         must_stay: Callable[[str], bool] = lambda _: False,
         *,
         stays: bool = False,
+        is_behind: Callable[[], bool] = lambda: False,
+        ttl: int = 0,
+        alterations: Alterations | None = None,
     ) -> None:
-        """`stays`: what a quorum has stays where it is."""
+        """`stays`: what a quorum has stays where it is. `is_behind`: whether a log went back, as yet unaccepted."""
+        self._is_behind = is_behind
+        self._ttl = ttl
+        self._alterations = alterations or Alterations()
         self._stays = stays
         self.all: list[Access] = []
         self.wrong: list[str] = []
@@ -131,16 +143,18 @@ class _Accesses:
             kind = "delete" if deleted else "write"
             times = self._times[number] = []
             self.all.append(
-                Access(kind, gate.name, steps, float("inf"), False, notes, level=operation.level, times=times)
-            )
+                Access(kind, gate.name, steps, float("inf"), False, notes, level=operation.level, times=times,
+                       moment=self._moment(operation))
+            )  # fmt: skip
         if batch:
             self._batches[batch] = number
         self._tries.setdefault(number, []).append(steps)
-        if deleted:
+        if deleted or operation.seconds < 0:
             self._holdings.deleting(notes)
         table = gate.planning.table(TABLE)
         try:
-            rows = WorldRows(notes, shares=shares_files(operation.name), times=self._times[number])
+            shares, times, moment = shares_files(operation.name), self._times[number], self.all[number].moment
+            rows = WorldRows(notes, shares=shares, times=times, moment=moment)
             written = gate.write(rows, table, operation.level, batch, deleted=deleted)
         except EpochlakeError:
             self._took(number, now)
@@ -156,7 +170,14 @@ class _Accesses:
             self._holdings.acknowledge(
                 (Acknowledged(key, note, operation.level) for key in notes),
                 told if told.epoch == written.epoch else None,
+                incarnation=told.identity.incarnation,
             )
+
+    def _moment(self, operation: Operation) -> int | None:
+        """By which the rows of an operation expire that is about to begin."""
+        if operation.kind != EXPIRING:
+            return None
+        return int((self._world.scheduler.now + operation.seconds - self._ttl) * 1e6)
 
     def _told_otherwise(self, number: int, written: Written, operation: Operation, began: float) -> str | None:
         """What a call was told of a write that is not so. `began`: when the call did. Two calls at once may each say
@@ -200,12 +221,18 @@ class _Accesses:
     def read(self, gate: Gate, cluster: Cluster, level: str, hold: float = 0.0) -> None:
         """Read everything, as it was when that was planned, `hold` seconds ago: in one of the ways that there are."""
         began, now = self._world.scheduler.steps, self._world.scheduler.now
-        known = self._holdings.newest
+        known, was_behind = self._holdings.newest, self._is_behind()
+        told_of = self._alterations.acknowledged
         table = gate.planning.table(TABLE)
-        way = len(self.all) % 3
+        # Spark's way to filter is tried elsewhere (tests/spark).
+        way = len(self.all) % 3 if not table.lifetimes else 1 + len(self.all) % 2
+        asked = asked_of(table)
+        expired = bound_now(table, self._world.scheduler.current.process, self._world.scheduler)
         plan = gate.plan_read(table, level, ONE_BY_ONE if way == BY_KEYS else None)
-        if gate.planning.metadata.epoch < known:
-            told = gate.planning.metadata.epoch
+        if table.lifetimes and len(table.lifetimes) <= told_of:
+            self.wrong.append(f"{gate.name} has planned a read with {len(table.lifetimes)} times to live, of {told_of}")
+        told = gate.planning.metadata.fence
+        if told < known and not was_behind and not self._is_behind():
             self.wrong.append(f"{gate.name} has planned a read at epoch {told}, and {known} was known before it began")
         if too_much := self._holdings.is_shown_too_much(plan, gate.planning.metadata):
             self.wrong.append(f"{gate.name} {too_much}")
@@ -218,8 +245,8 @@ class _Accesses:
             if way == AS_SPARK:
                 found = shown(cluster.storage, plan)
             else:
-                found = scanned(looked_after(gate, scan(plan, ALL_OF_IT)))
-                counted, there = count_of(plan, ALL_OF_IT), sum(map(len, found.values()))
+                found = scanned(looked_after(gate, scan(plan, asked)))
+                counted, there = count_of(plan, asked), sum(map(len, found.values()))
         except (EpochlakeError, RowsDamaged):
             gone = [path for path in paths_of(plan) if self._is_gone(path)]
             if gone and self._must_stay(gate.name):
@@ -231,7 +258,7 @@ class _Accesses:
             self.wrong.append(f"{gate.name} is shown {there} rows, and {counted} are counted")
         notes = {key: notes[0] for key, notes in found.items()}
         ended, taken = self._world.scheduler.steps, self._world.scheduler.now - now
-        self.all.append(Access("read", gate.name, began, ended, True, notes, found, level, taken))
+        self.all.append(Access("read", gate.name, began, ended, True, notes, found, level, taken, bound=expired))
 
 
 def _note_of(operation: Operation) -> str | None:
@@ -261,15 +288,27 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
         forgets = forgets_deletes(scenario)
         # Nothing comes to rest then before somebody gives up what is lost, and a repair brings what there still is.
         too_far = goes_back_too_far(scenario)
+        losses, unexpected = Losses(world), list[str]()
+        members = Members(world, unexpected)
         holdings = Holdings(
             world,
             harmed(scenario),
+            is_behind=lambda: not (losses.are_accepted and members.has_root),
             append_only=settings.append_only,
             forgets=forgets,
             loses_power=any(fault.kind == "power cut" for fault in scenario.faults),
         )
         steps = Steps(world, harmed(scenario), damaged_places(scenario))
-        accesses = _Accesses(world, holdings, partial(must_stay_for, scenario), stays=stays_where_it_is(scenario))
+        alterations = Alterations()
+        accesses = _Accesses(
+            world,
+            holdings,
+            partial(must_stay_for, scenario),
+            stays=stays_where_it_is(scenario),
+            is_behind=lambda: not (losses.are_accepted and members.has_root),
+            ttl=settings.ttl,
+            alterations=alterations,
+        )
         loses = bool(harmed(scenario)) or any(fault.kind == "power cut" for fault in scenario.faults)
         followers.given = partial(_require_streamed, holdings, accesses)
         kept = Kept(world, partial(is_kept_for, scenario), loses=loses)
@@ -309,23 +348,40 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
                         if operation.kind == ROLLBACK:
                             rollbacks.roll_back(cluster, operation)
                             continue
-                        before = holdings.acknowledged
+                        if operation.kind == ALTER_TTL:
+                            alterations.alter(cluster, operation)
+                            continue
+                        if operation.kind == ACCEPT_LOSS:
+                            losses.accept()
+                            continue
+                        before, since = holdings.acknowledged, world.scheduler.steps
                         with (
                             kept.cleaning(partial(replica_tables, cluster))
                             if operation.kind == "vacuum"
                             else nullcontext()
                         ):
                             report = operate(cluster, partial(new_volume, world), operation)
+                        if report is not None and report.complete:
+                            losses.repaired(since)
                         if report is not None and report.complete and not too_far:
                             holdings.everywhere(before, report.epoch)
 
-        playing = Playing(world, scenario, play)
+        playing = Playing(world, scenario, play, {"members": members.play})
+        playing.unexpected = unexpected
         playing.learned += [steps.learn, holdings.learn]
+        playing.nemesis.before_exchange = losses.note
+        if scenario.settings.members:
+            members.watch(playing.nemesis, scenario.faults)
+            playing.learned.append(members.require_durable)
+            playing.at_peace.append(members.bring_in_order)
+        elif goes_back(scenario):
+            # Nobody comes to an end before somebody has accepted it.
+            playing.at_peace.append(losses.settle)
         with rollbacks.watched(), holes.watched():
             playing.run()
         stream = None
         if not too_far:
-            stream = _come_to_rest(world, accesses, playing, holdings, followers)
+            stream = _come_to_rest(world, accesses, playing, holdings, followers, losses)
         in_time = not forgets or all_are_announced(scenario)
         operated = rolling_back.violations(rollbacks.all, accesses.all, in_time=in_time)
         operated += constraining.violations(constraints.periods, scenario, accesses.all)
@@ -349,6 +405,7 @@ def row_history(seed: int | Scenario, *, world: World | None = None) -> RowHisto
             append_only=scenario.settings.append_only,
             in_time=in_time,
             stream=stream,
+            losses=losses.all,
         )
 
 
@@ -380,7 +437,13 @@ def set_up(world: World, settings: Settings, keep_changes: Callable[[Cluster, st
             kind = PlacementKind.TABLETS if settings.tablets else PlacementKind.RING
             administration.create_keyspace(cluster, KEYSPACE, {"dc1": settings.replication}, placement=kind)
             administration.create_table(
-                cluster, TABLE, COLUMNS, ["id"], append_only=settings.append_only, tablets=settings.tablets or None
+                cluster,
+                TABLE,
+                COLUMNS + ([(MOMENT, "timestamp", True)] if settings.ttl else []),
+                ["id"],
+                append_only=settings.append_only,
+                tablets=settings.tablets or None,
+                ttl=(MOMENT, settings.ttl) if settings.ttl else None,
             )
             if settings.changes and keep_changes is not None:
                 keep_changes(cluster, settings.changes)
@@ -411,7 +474,12 @@ def waited(playing: Playing, player: Player, thread: int) -> Iterator[Operation]
 
 
 def _come_to_rest(
-    world: World, accesses: _Accesses, playing: Playing, holdings: Holdings, followers: ChangeFollowers
+    world: World,
+    accesses: _Accesses,
+    playing: Playing,
+    holdings: Holdings,
+    followers: ChangeFollowers,
+    losses: Losses,
 ) -> StreamHistory | None:
     """Nothing goes wrong any more: everything ends, is repaired, and is read at each level. The stream of changes."""
     streams: list[StreamHistory] = []
@@ -419,7 +487,11 @@ def _come_to_rest(
 
     def rest() -> None:
         process = world.scheduler.current.process
+        if losses.all:
+            losses.settle()
         with world.cluster(process) as cluster:
+            if losses.all:
+                playing.learn(cluster.catch_up())
             # What pipelines are shown before anybody has repaired anything, by each replica in its turn.
             for turn, level in enumerate(("ONE", "QUORUM") * 3):
                 with as_many_as_there_are(cluster, scenario):
@@ -431,6 +503,7 @@ def _come_to_rest(
             destroyed |= {"/".join(log.split("/")[:3]) for log, _ in Holes(world).open()}
             _let_go_on(world, cluster, destroyed, scenario.settings.racks)
             unexpected.extend(left_undone(cluster, may_be_damaged=damaged_places(scenario)))
+            losses.repaired(world.scheduler.steps)
             unexpected.extend(holdings.not_owned(cluster.catch_up()))
             if world.folder is not None and is_compacted(scenario):
                 unexpected.extend(_left_uncompacted(cluster, holdings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epochlake.jobs.testing.lost_epochs import is_of_the_log
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.row_drawing import place
 from epochlake.jobs.testing.scenario import Fault, Operation, Scenario
@@ -33,7 +34,12 @@ def harmed(scenario: Scenario) -> set[str]:
     by_operators = {f"/disks/{one.name}" for one in operations if one.kind in DESTRUCTIVE}
     # What takes the place of such a node has its rows only when it is rebuilt.
     by_operators |= {place(2000 + one.number) for one in operations if one.kind == "replace"}
-    return by_operators | {fault.place for fault in scenario.faults if fault.kind in DATA}
+    return by_operators | {fault.place for fault in _destroying(scenario)}
+
+
+def _destroying(scenario: Scenario) -> list[Fault]:
+    """Faults that destroy what replicas have."""
+    return [fault for fault in scenario.faults if fault.kind in DATA and not is_of_the_log(fault)]
 
 
 def goes_back_too_far(scenario: Scenario) -> bool:
@@ -42,9 +48,10 @@ def goes_back_too_far(scenario: Scenario) -> bool:
     Replicas that went back are known by their receipts: until somebody gives up what is lost, no read does without it
     that is told to have reached its level.
     """
-    if not all(fault.kind == "old storage" for fault in scenario.faults if fault.kind in DATA):
+    destroying = _destroying(scenario)
+    if not all(fault.kind == "old storage" for fault in destroying):
         return False
-    back = {fault.place for fault in scenario.faults if fault.kind in DATA}
+    back = {fault.place for fault in destroying}
     by_operators = any(one.kind in DESTRUCTIVE for one in operations_of(scenario))
     return scenario.settings.replication > 2 and len(back) > scenario.settings.replication // 2 and not by_operators
 
@@ -55,7 +62,7 @@ def lossy_levels(scenario: Scenario) -> set[str]:
         return {"ONE"}
     replicas = scenario.settings.replication
     copies = {"ONE": 1, "QUORUM": replicas // 2 + 1, "ALL": replicas}
-    places = len({fault.place for fault in scenario.faults if fault.kind in DATA}) or bool(harmed(scenario))
+    places = len({fault.place for fault in _destroying(scenario)}) or bool(harmed(scenario))
     return {level for level, count in copies.items() if count <= places}
 
 
@@ -98,7 +105,7 @@ def _may_strike(fault: Fault, names: tuple[str, ...]) -> bool:
 
 def damaged_places(scenario: Scenario) -> set[str]:
     """Places where something has happened that damages files: nothing but what destroys data does."""
-    return {fault.place for fault in scenario.faults if fault.kind in DATA}
+    return {fault.place for fault in _destroying(scenario)}
 
 
 def is_compacted(scenario: Scenario) -> bool:

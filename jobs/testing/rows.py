@@ -29,6 +29,8 @@ from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, Interval
 KEYSPACE = "air"
 TABLE = f"{KEYSPACE}.flights"
 COLUMNS = [("id", "bigint", False), ("note", "string", True)]
+MOMENT = "seen"
+"""The column by which rows expire, of a table where some do."""
 
 Row = Mapping[str, object]
 
@@ -64,7 +66,7 @@ class WorldRows:
     """Rows by key; `None` as a note is a null. Keeps the contract of the gate's rows.
 
     `shares`: ranges share files, as few rows do; else each has its own. `times`: when the rows were written, as each
-    staging of them says.
+    staging of them says. `moment`: by which they expire, in microseconds since 1970; None: never.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class WorldRows:
         *,
         shares: bool = False,
         times: list[int] | None = None,
+        moment: int | None = None,
     ) -> None:
+        self._moment = moment
         self.times = [] if times is None else times
         self._notes = dict(notes)
         self._shares = shares
@@ -87,8 +91,14 @@ class WorldRows:
         batch = self._batch(digested)
         for column in plan.table.columns:
             if column.name not in batch.schema.names:
-                batch = batch.append_column(column.name, pa.nulls(batch.num_rows, pa.string()))
+                batch = batch.append_column(column.name, self._of(column.name, batch.num_rows))
         return stage_here(plan, [batch], digested=digested, announce=announce)
+
+    def _of(self, column: str, rows: int) -> pa.Array:
+        """A column besides."""
+        if column == MOMENT:
+            return pa.array([self._moment] * rows, pa.timestamp("us", "UTC"))
+        return pa.nulls(rows, pa.string())
 
     def counted(self, digest: RowDigest) -> Count:
         return Count(len(self._notes), wrapped(sum(_digest(*row) for row in self._notes.items())))
@@ -97,7 +107,7 @@ class WorldRows:
         inside = {
             key: note for key, note in self._notes.items() if any(low <= token_of(key) <= high for low, high in windows)
         }
-        return WorldRows(inside, shares=self._shares, times=self.times)
+        return WorldRows(inside, shares=self._shares, times=self.times, moment=self._moment)
 
     def _batch(self, digested: bool) -> pa.RecordBatch:
         rows = sorted((token_of(key), key, note) for key, note in self._notes.items())

@@ -14,7 +14,8 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that an actor does, `wait` seconds after the one before.
 
     What the rest means depends on `kind`: `name` is a request id, a batch or a node; `number` a count or a place in a
-    list; `level` a consistency level; `keys` rows; `seconds` how long the call may take; `on`, of a commit, that nobody
+    list; `level` a consistency level; `keys` rows; `seconds` how long the call may take, or
+    of rows that expire, how long they live from now; `on`, of a commit, that nobody
     looks at the metadata after it.
     """
 
@@ -86,6 +87,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     `changes`: "" where the table's changes are not kept, "kept", "short" where they are dropped soon, or "held" where
     each is dropped as soon as all of its followers have told that they have dealt with it.
     `members`: the directories by number that are the first log members; (): commits count when the root has them.
+    `ttl`: for how many seconds rows of the table live at first, from the moment in them; 0 for ever.
     """
 
     delta: bool = False
@@ -104,6 +106,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     barrier: float = 3600.0
     attempts: int = 3
     members: tuple[int, ...] = ()
+    ttl: int = 0
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):

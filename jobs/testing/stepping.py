@@ -61,8 +61,8 @@ class Steps:
     def learn(self, metadata: ClusterMetadata) -> None:
         """An epoch has become known to somebody, who has not acted on it yet."""
         before, self._before = self._before, metadata
-        if before is None or metadata.epoch != before.epoch + 1:
-            return  # who began at a snapshot has not seen the steps before it
+        if before is None or metadata.fence != before.fence + 1:
+            return  # who began at a snapshot has not seen the steps before it, and lost epochs have none after them
         self.wrong += _without_quorum(before, metadata)
         self._declared |= dict.fromkeys(metadata.directory.lost - before.directory.lost, metadata.epoch)
         self.wrong += self._opened(metadata)

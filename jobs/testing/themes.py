@@ -34,6 +34,9 @@ ROLLBACK = "roll back"
 CHANGE_OF_MIND = "change of mind"
 """Asking for another replication, and taking that back before anybody has begun with it."""
 
+ACCEPT_LOSS = "accept loss"
+"""Going on where a log ends that went back: what operators do who do not only ask the coordinator."""
+
 UPKEEP = ("repair", "repair bytes", "compact", "vacuum", "compact log", "snapshot", "verify")
 """What is done to replicas, beside writing."""
 
@@ -42,6 +45,18 @@ SOME = "compact some"
 
 WIDE = "write wide"
 """Writing rows that take much more room than others."""
+
+EXPIRING = "write expiring"
+"""Writing rows that live for some time only, of a table with a time to live."""
+
+LIVES = (-5000.0, 0.5, 1.5, 3.0, 6.0, 1e6)
+"""How long they do, in seconds; some have expired long ago."""
+
+ALTER_TTL = "alter ttl"
+"""Letting rows live for another time from now on, or for ever."""
+
+TIMES_TO_LIVE = (0, 1, 2, 5, 60)
+"""For how many seconds rows live from the moment in them; 0: for ever."""
 
 PIPELINES = ("new pipeline",)
 """What ends a pipeline and begins another one of the same name."""
@@ -96,6 +111,7 @@ class Theme(NamedTuple):
     so likely the table's changes are followed. `racks`: of nodes, and so how many there are, which is the same in all
     of these. `replicas`: how many replicas of each row operators ask for; one alone only where nothing is destroyed.
     `threads`: how many a pipeline has; `twins`: so likely two pipelines bring the same batches at the same moments.
+    `ttl`: as in the settings.
     `plot`: by its name what makes of the history one of a single moment (row_plots.py); "" for none.
 
     Where changes are followed: `changes` as in the settings, `followers` and `settlers` (who keep the stream up) are
@@ -145,6 +161,7 @@ class Theme(NamedTuple):
     settler_paces: tuple[float, ...] = (0.3, 1.0, 4.0)
     lying_to_followers: tuple[Lying, ...] = ()
     plot: str = ""
+    ttl: tuple[int, ...] = (0,)
 
     @property
     def nodes(self) -> int:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
+from epochlake.jobs.upkeep.coordination_choice import chosen_servers, normal_nodes
 from epochlake.metastore.configuration import EMBEDDED, Configuration
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.ensemble import (
@@ -20,20 +21,15 @@ from epochlake.metastore.coordination.ensemble import (
     parse_server,
     require_change,
 )
+from epochlake.metastore.coordination.keeping import Keeping
 from epochlake.metastore.coordination.member_addresses import follow_members
-from epochlake.metastore.coordination.reconfiguring import (
-    LOOK_SECONDS,
-    STEP_SECONDS,
-    Answer,
-    EnsembleMover,
-    EnsembleNotes,
-    ask,
-)
+from epochlake.metastore.coordination.reconfiguring import STEP_SECONDS, EnsembleMover, EnsembleNotes
+from epochlake.metastore.coordination.server_answers import LOOK_SECONDS, Answer, ask
 from epochlake.metastore.errors import ConfigurationError
 from epochlake.metastore.metadata.cluster import ClusterMetadata
-from epochlake.metastore.metadata.model import Node, NodeState
+from epochlake.metastore.metadata.model import Node
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
-from epochlake.placement.log_members import Candidate, choose_members, member_count
+from epochlake.placement.log_members import member_count
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
@@ -116,6 +112,7 @@ class Ensemble:
         )
         follow_members(self._session)
         self.mover = EnsembleMover(self._session, STEP_SECONDS, LOOK_SECONDS)
+        self.keeping = Keeping(self._session)
 
     def __enter__(self) -> Ensemble:
         return self
@@ -126,7 +123,7 @@ class Ensemble:
     def describe(self) -> CoordinationMembers:
         """The members as they answer, and what is unfinished."""
         now, notes = self.mover.configuration(), self.mover.notes()
-        answers = _ask_all(now.servers)
+        answers = ask_all(now.servers)
         change = None
         if notes.change is not None:
             step = next_step(now.servers, [parse_server(one) for one in notes.change.target])
@@ -174,8 +171,8 @@ class Ensemble:
         runs_on = {int(number): node for number, node in notes.nodes.items()} | said
         # A candidate by its number alone is one of the members: it says where that runs.
         of_number = {server.number: server for server in (*named, *now.servers)}
-        answers = _ask_all(tuple(of_number.values()))
-        normal = _normal_nodes(metadata)
+        answers = ask_all(tuple(of_number.values()))
+        normal = normal_nodes(metadata)
         found: dict[str, list[Server]] = {}
         unavailable: dict[str, str] = {}
         for number, server in sorted(of_number.items()):
@@ -186,7 +183,7 @@ class Ensemble:
             else:
                 found.setdefault(node.name, []).append(server)
         members = {server.number: server for server in now.servers}
-        servers = _chosen(found, normal, members, member_count(len(normal)))
+        servers = chosen_servers(found, normal, members, member_count(len(normal)))
         if servers is None:
             raise _too_few(len(normal), unavailable)
         chosen_on = {server.number: runs_on[server.number] for server in servers}
@@ -198,7 +195,7 @@ class Ensemble:
         self.mover.begin([parse_server(one) for one in proposed.members], nodes)
 
 
-def _ask_all(servers: Sequence[Server]) -> dict[int, Answer]:
+def ask_all(servers: Sequence[Server]) -> dict[int, Answer]:
     """What each says, by its number; a server that hangs holds up nobody else."""
     with ThreadPoolExecutor(max(1, len(servers))) as pool:
         return dict(
@@ -273,11 +270,6 @@ def _require_nodes(metadata: ClusterMetadata, runs_on: Mapping[int, str]) -> Non
             )
 
 
-def _normal_nodes(metadata: ClusterMetadata) -> dict[str, Node]:
-    nodes = metadata.directory.nodes.values()
-    return {node.name: node for node in nodes if node.state is NodeState.NORMAL and not node.lost}
-
-
 def _obstacle(server: Server, answer: Answer, name: str | None, node: Node | None, now: EnsembleConfiguration) -> str:
     """Why a server cannot be chosen, else empty."""
     is_member = now.find(server.number) is not None
@@ -292,31 +284,6 @@ def _obstacle(server: Server, answer: Answer, name: str | None, node: Node | Non
     if answer.number != server.number:
         return f"server {answer.number} is there"
     return ""
-
-
-def _chosen(
-    found: Mapping[str, Sequence[Server]], normal: Mapping[str, Node], members: Mapping[int, Server], count: int
-) -> list[Server] | None:
-    """`count` servers, an odd number of them voters; None where there are not so many nodes with one."""
-
-    def candidates(names: Sequence[str], is_member: Callable[[Server], bool]) -> list[Candidate]:
-        return [
-            Candidate(name, normal[name].datacenter, normal[name].rack, name, is_member(best[name])) for name in names
-        ]
-
-    def votes(server: Server) -> bool:
-        return server.number in members and members[server.number].votes
-
-    # Of two servers on one machine one is enough: that which is there already.
-    best = {
-        name: min(servers, key=lambda one: (not votes(one), one.number not in members, one.number))
-        for name, servers in found.items()
-    }
-    if len(best) < count or not count:
-        return None
-    chosen = [one.name for one in choose_members(candidates(sorted(best), lambda one: one.number in members), count)]
-    voters = {one.name for one in choose_members(candidates(chosen, votes), count - (count + 1) % 2)}
-    return [best[name].as_role(VOTER if name in voters else OBSERVER) for name in chosen]
 
 
 def _proposed(

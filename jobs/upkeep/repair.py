@@ -56,7 +56,7 @@ from epochlake.jobs.replicas.outcomes import (
     SessionClosed,
     Unreachable,
 )
-from epochlake.jobs.replicas.receipts import went_back
+from epochlake.jobs.replicas.receipts import Receipt, went_back
 from epochlake.jobs.replicas.replica import ReplicaSnapshot
 from epochlake.jobs.replicas.streaming import COPYING_PARTITIONS, Copier
 from epochlake.jobs.upkeep.comparing import (
@@ -274,7 +274,12 @@ def settle_restored(cluster: Store, view: ReplicaView, *, dry_run: bool = False,
     table = view.table.full_name
     acknowledged = cluster.receipts.of(view.table.table_id)
     view = look_again(cluster, view)
-    restored = {v for v, snapshot in view.snapshots.items() if went_back(snapshot, acknowledged.get(v, ()))}
+    restored = _went_back(view, acknowledged)
+    if restored:
+        # The others may have been looked at long before these went back: what these had is there by now, unless they
+        # have gone back since then as well.
+        view = look_again(cluster, view)
+        restored |= _went_back(view, acknowledged)
     lost = _without_a_quorum(view, restored)
     given_up = lost if accept_loss else set()
     refused = dict.fromkeys(restored, "it went back, and is not yet let count again" if dry_run else "")
@@ -301,6 +306,10 @@ def settle_restored(cluster: Store, view: ReplicaView, *, dry_run: bool = False,
         {view.place(volume): why for volume, why in sorted(refused.items())},
         {view.place(volume): GIVEN_UP for volume in sorted(told)},
     )
+
+
+def _went_back(view: ReplicaView, acknowledged: Mapping[VolumeId, Collection[Receipt]]) -> set[VolumeId]:
+    return {v for v, snapshot in view.snapshots.items() if went_back(snapshot, acknowledged.get(v, ()))}
 
 
 def _without_a_quorum(view: ReplicaView, restored: Collection[VolumeId]) -> set[VolumeId]:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 from epochlake.metastore.coordination.client import Coordination, Value
-from epochlake.metastore.coordination.embedded.files import four_letter_command
 from epochlake.metastore.coordination.ensemble import (
     EnsembleConfiguration,
     Server,
@@ -24,6 +23,7 @@ from epochlake.metastore.coordination.ensemble import (
     parse_server,
     require_change,
 )
+from epochlake.metastore.coordination.server_answers import LOOK_SECONDS, ask
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, UnknownFormat
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
@@ -49,11 +49,13 @@ NOTES = "/epochlake-ensemble"
 
 STEP_SECONDS = 60.0
 """How long a server may take to catch up, and the ensemble to take a step."""
-LOOK_SECONDS = 2.0
-"""How long a server may take to say what it is."""
 
 _PAUSE_SECONDS = 0.2
 _SESSION_SECONDS = 10.0
+
+
+class Overtaken(InvalidRequest):
+    """Somebody else has changed the ensemble since a choice was made."""
 
 
 class UnfinishedChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,36 +74,14 @@ class EnsembleNotes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     change: UnfinishedChange | None = None
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a server says of itself. `state`: leader, follower, observer or standalone; `trouble`: why it does not say
-    so, else empty.
+class EnsembleSeen(msgspec.Struct, frozen=True):
+    """An ensemble at one moment: a choice that was made from it can be begun only while it is still so. `noted`: the
+    version of the znode with the notes, None where there was none.
     """
 
-    number: int | None = None
-    state: str = ""
-    configuration: EnsembleConfiguration | None = None
-    trouble: str = ""
-
-
-def ask(server: Server, timeout: float = LOOK_SECONDS) -> Answer:
-    """What answers at the address of a server, by ZooKeeper's commands for operators. Never raises."""
-    host, _, port = server.reached_at.rpartition(":")
-    if not port:
-        return Answer(trouble="the ensemble does not know where its clients reach it")
-    host = host.strip("[]")
-    said = four_letter_command(host, int(port), b"conf", timeout).decode("utf-8", "replace")
-    settings, _, membership = said.partition("membership:")
-    values = dict(line.split("=", 1) for line in settings.splitlines() if "=" in line)
-    if "dataDir" not in values:
-        if "whitelist" in said:
-            return Answer(trouble="it does not answer the commands conf and srvr (4lw.commands.whitelist)")
-        return Answer(trouble="it follows no leader" if said else "it does not answer")
-    state = four_letter_command(host, int(port), b"srvr", timeout).decode("utf-8", "replace").partition("Mode: ")[2]
-    try:
-        number = int(values.get("serverId", "0"))
-        return Answer(number, state.split("\n")[0].strip(), parse_configuration(membership))
-    except (ValueError, InvalidRequest):
-        return Answer(trouble="it is no server of an ensemble")
+    configuration: EnsembleConfiguration
+    notes: EnsembleNotes
+    noted: int | None
 
 
 class EnsembleMover:
@@ -126,6 +106,42 @@ class EnsembleMover:
     def notes(self) -> EnsembleNotes:
         """What is under way, and which nodes servers run on, no older than the call."""
         return self._notes()[0]
+
+    def look(self) -> EnsembleSeen:
+        """The servers and what is under way, no older than the call. Raises as `configuration`, and UnknownFormat."""
+        configuration = self.configuration()
+        notes, value = self._notes()
+        return EnsembleSeen(configuration, notes, None if value is None else value.version)
+
+    def note_from(self, seen: EnsembleSeen, target: Collection[Server], nodes: Mapping[int, str]) -> None:
+        """Begin a change as it was chosen at a moment, for `go_on` to carry out; refused when anybody has changed
+        anything since then, by a change that goes on or has ended. What was under way then is replaced.
+
+        Raises as `begin`, and Overtaken.
+        """
+        wanted = _in_order(target)
+        now = seen.configuration
+        if not now.servers:
+            raise _not_an_ensemble()
+        require_change(now, wanted)
+        for server in wanted:
+            if now.find(server.number) is None:
+                self._wait_until_caught_up(server)
+        if not self._take(_nothing(now), now):
+            raise overtaken()
+        before = seen.notes.change.before if seen.notes.change is not None else tuple(map(str, now.servers))
+        change = UnfinishedChange(before, tuple(map(str, wanted)))
+        notes = _with_nodes(
+            msgspec.structs.replace(seen.notes, change=change), [*wanted, *map(parse_server, before)], nodes
+        )
+        try:
+            self._write(msgspec.json.encode(notes), seen.noted)
+        except (BadVersionError, NoNodeError, NodeExistsError) as error:
+            raise overtaken() from error
+
+    def go_on(self, target: Collection[Server]) -> EnsembleConfiguration:
+        """Carry out the change that was noted, unless another one is in its place. Raises as `begin`."""
+        return self._carry_out(_in_order(target))
 
     def begin(self, target: Collection[Server], nodes: Mapping[int, str] | None = None) -> EnsembleConfiguration:
         """Make `target` the servers of the ensemble, and return when they are. `nodes`: where servers run, as far as it
@@ -189,10 +205,7 @@ class EnsembleMover:
             if change is None and _same(now.servers, wanted):
                 return now
             if change is None or _target_of(change) != wanted:
-                raise InvalidRequest(
-                    "somebody else has put another change of the coordination members in the place of this one",
-                    hint="See `epochlake metadata reconfigure --coordination --status`",
-                )
+                raise overtaken("put another change of the coordination members in the place of this one")
             step = next_step(now.servers, wanted)
             if step is None:
                 self._end(now, wanted)
@@ -308,17 +321,22 @@ class EnsembleMover:
             if changed == notes:
                 return
             try:
-                self._write(msgspec.json.encode(changed), value)
+                self._write(msgspec.json.encode(changed), None if value is None else value.version)
                 return
             except (BadVersionError, NoNodeError, NodeExistsError):
                 # Also our own, when the answer was lost: what `change` does is done then, and is looked at again.
                 continue
 
-    def _write(self, data: bytes, seen: Value | None) -> None:
-        if seen is None:
+    def _write(self, data: bytes, version: int | None) -> None:
+        if version is None:
             self._coordination.call("note a change", lambda client: client.create_async(NOTES, data))
         else:
-            self._coordination.call("note a change", lambda client: client.set_async(NOTES, data, seen.version))
+            self._coordination.call("note a change", lambda client: client.set_async(NOTES, data, version))
+
+
+def overtaken(did: str = "changed the coordination members meanwhile") -> Overtaken:
+    """What somebody else has done."""
+    return Overtaken(f"somebody else has {did}", hint="See `epochlake metadata reconfigure --coordination --status`")
 
 
 def _nothing(now: EnsembleConfiguration) -> Step:

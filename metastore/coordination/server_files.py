@@ -1,4 +1,6 @@
-"""The files that a ZooKeeper server needs to come into an ensemble, or to found one with others."""
+"""The files that a ZooKeeper server needs to come into an ensemble, or to found one with others, and whether those of
+a directory are as they have to be for a start.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from collections.abc import Collection, Iterable
 
 from epochlake.metastore.coordination.embedded.jars import zookeeper_jars
 from epochlake.metastore.coordination.embedded.server import in_properties
-from epochlake.metastore.coordination.ensemble import Server, require_apart, require_same_place, require_startable
+from epochlake.metastore.coordination.ensemble import (
+    Server,
+    parse_configuration,
+    require_apart,
+    require_same_place,
+    require_startable,
+)
+from epochlake.metastore.errors import CoordinationUnavailable
+from epochlake.metastore.storage.failures import MissingFile
 from epochlake.metastore.storage.places import join
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
@@ -16,6 +26,8 @@ from epochlake.placement.errors import InvalidRequest
 STATIC = "zoo.cfg"
 DYNAMIC = "zoo.cfg.dynamic"
 MYID = "myid"
+_STORED = "version-2"
+"""What ZooKeeper calls the directory of all that it stores."""
 _SETTINGS = {
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "conf,srvr,ruok,mntr",
@@ -47,13 +59,14 @@ def write_server_files(
     change the ensemble, as `name:password`; the file gets a digest of it. Each file is written whole or not at all: a
     server that was half prepared is prepared again. Raises StorageUnavailable, and InvalidRequest, before anything is
     written, for a server that could not be started, for a number or an address that is another member's, and for a
-    directory with the data of another server.
+    directory with the data of another server, or of one of another ensemble.
     """
     require_startable(server)
     require_same_place(members, server)
     require_apart([*(one for one in members if one.number != server.number), server])
     data = join(directory, "data")
-    _require_own(storage, directory, join(data, MYID), server)
+    require_own(storage, directory, server)
+    _require_same_ensemble(storage, directory, members)
     static, dynamic = join(directory, STATIC), join(directory, DYNAMIC)
     storage.create_directory(data, parents=True)
     known = sorted({member.number: member for member in (*members, server)}.values())
@@ -70,14 +83,80 @@ def write_server_files(
     storage.replace_bytes(static, _lines([*kept, f"{_LINE_OF_THE_DYNAMIC_FILE}{in_properties(dynamic)}"]))
 
 
-def _require_own(storage: Storage, directory: str, myid: str, server: Server) -> None:
-    """That a directory has no data of a server of another number: it would vote with what that one has promised."""
-    said = storage.read_bytes(myid).decode(_ENCODING).strip() if storage.exists(myid) else ""
+def require_own(storage: Storage, directory: str, server: Server) -> None:
+    """Raise InvalidRequest for a directory with data of a server of another number: it would vote with what that one
+    has promised.
+    """
+    said = _number_in(storage, directory)
     if said not in ("", str(server.number)):
         raise InvalidRequest(
             f"{directory} has the data of server {said[:20]}, and server {server.number} is to be prepared there",
             hint="Give another directory; or delete this one, if that server is gone for good",
         )
+
+
+def _require_same_ensemble(storage: Storage, directory: str, members: Collection[Server]) -> None:
+    """Raise InvalidRequest for data of an ensemble that has no member at any place of one that this server has known:
+    what is stored there was never decided by these members.
+    """
+    known = known_servers(storage, directory)
+    if not known or not members or not storage.exists(join(directory, "data", _STORED)):
+        return
+    if {(one.number, one.address) for one in known}.isdisjoint((one.number, one.address) for one in members):
+        raise InvalidRequest(
+            f"{directory} has the data of another ensemble: none of the servers that it knows is a member of this one",
+            hint="Give another directory; or delete this one, if nobody needs that ensemble any more",
+        )
+
+
+def known_servers(storage: Storage, directory: str) -> tuple[Server, ...] | None:
+    """The servers of its ensemble that the server of a directory knows, and starts with; itself among them, or it would
+    not start. Empty where that cannot be read; None where no server was prepared. Raises StorageUnavailable.
+    """
+    if not _number_in(storage, directory):
+        return None
+    static = join(directory, STATIC)
+    settings = storage.read_bytes(static).decode(_ENCODING).splitlines() if storage.exists(static) else []
+    named = [line for line in settings if line.startswith(_LINE_OF_THE_DYNAMIC_FILE)]
+    # ZooKeeper writes a new one beside the one of before, and its name into the settings.
+    dynamic = join(directory, named[-1].rpartition("/")[2] if named else DYNAMIC)
+    try:
+        return parse_configuration(storage.read_bytes(dynamic).decode(_ENCODING)).servers
+    except (MissingFile, InvalidRequest, ValueError):
+        return ()
+
+
+def has_to_be_prepared(server: Server, known: Collection[Server] | None, members: Collection[Server] | None) -> bool:
+    """Whether files are written before a server is started, or it starts with those that are there. Pure.
+
+    `known`: as `known_servers` says. `members`: those of the ensemble; None where it does not answer. Then a server
+    starts that was prepared, as an ensemble comes back when its servers do. Raises CoordinationUnavailable where
+    nothing can be known without the ensemble; InvalidRequest for a number that is another member's, and for a member
+    that has lost its data: with none it would vote against what it has promised.
+    """
+    knows_itself = any(one.as_role(server.role) == server for one in known or ())
+    if members is None:
+        if not knows_itself:
+            raise CoordinationUnavailable(
+                f"server {server.number} is to be prepared, and the ensemble does not answer",
+                hint="Start the other servers; the first one of an ensemble is prepared by `epochlake metadata "
+                "prepare-server --alone`",
+            )
+        return False
+    require_same_place(members, server)
+    is_member = any(one.number == server.number for one in members)
+    if is_member and known is None:
+        raise InvalidRequest(
+            f"server {server.number} is a member of the ensemble, and its data is gone",
+            hint="Take it out by `epochlake metadata reconfigure --coordination`; then it begins anew",
+        )
+    return not is_member or not knows_itself
+
+
+def _number_in(storage: Storage, directory: str) -> str:
+    """The number of the server that a directory was prepared for; empty: none, or what says so was torn."""
+    myid = join(directory, "data", MYID)
+    return storage.read_bytes(myid).decode(_ENCODING).strip() if storage.exists(myid) else ""
 
 
 def digest_of(operator: str) -> str:
@@ -86,10 +165,10 @@ def digest_of(operator: str) -> str:
     return f"{name}:{base64.b64encode(hashlib.sha1(operator.encode()).digest()).decode()}"
 
 
-def start_command(directory: str, java: str = "java") -> list[str]:
-    """What starts the server of a directory."""
+def start_command(directory: str, java: str = "java", options: Iterable[str] = ()) -> list[str]:
+    """What starts the server of a directory. `options`: of Java."""
     main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-    return [java, "-cp", f"{zookeeper_jars()}/*", main, join(directory, STATIC)]
+    return [java, *options, "-cp", f"{zookeeper_jars()}/*", main, join(directory, STATIC)]
 
 
 def _lines(lines: Iterable[str]) -> bytes:

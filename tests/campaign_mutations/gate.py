@@ -110,10 +110,10 @@ WRITES = (
     ),
     Mutation(
         "what a replica has lost after it landed counts",
-        "a mark says that a commit has landed, not that its files are still there",
+        "145: an acknowledgement of some time ago counts where its replica still has the rows",
         PHASE,
-        "                there = [one for one in brought if one.file.file_id not in absent]\n",
-        "                there = brought\n",
+        "            is_set_back = self._forget_what_is_gone()\n",
+        "            is_set_back = False\n",
         ROWS,
     ),
     Mutation(
@@ -183,6 +183,15 @@ WRITES = (
 )
 
 READS = (
+    also("only the last time to live says what has expired", "114: what has expired stays so", ROWS),
+    Mutation(
+        "a read judges by its clock alone, whatever was altered since",
+        "114: now is never before the last alteration",
+        "metastore/metadata/time_to_live.py",
+        "    return max([clock, *(one.since for one in table.lifetimes if one.since <= clock + SKEW_MICROS)])\n",
+        "    return clock\n",
+        ROWS,
+    ),
     also("a pipeline reads without lineage", "012: reads pass over what a merged file stands for", ROWS),
     Mutation(
         "a read asks one replica too few",

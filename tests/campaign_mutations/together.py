@@ -24,6 +24,7 @@ def _together(name: str, *others: str) -> Mutation:
 
 FENCE = "a write of before the fence lands"
 LAST_LOOK = "a write is judged at the epoch of its plan"
+GONE = "what a replica has lost after it landed counts"
 
 MUTATIONS = (
     _together(FENCE, LAST_LOOK),
@@ -32,6 +33,9 @@ MUTATIONS = (
     _together("an operation on the ring goes on without a barrier", LAST_LOOK),
     _together("a tablet goes on without a barrier", FENCE),
     _together("an operation on the ring goes on without a barrier", FENCE),
+    _together("acknowledgements of replicas that have given the range up count", GONE),
+    _together("an acknowledgement outlives a transition that was taken back", GONE),
+    _together("an acknowledgement outlives the replication that it was given under", GONE),
     _together("a read does not mind a replica that is ahead", "a read does not ask the log for news"),
     _together("a restored replica is read", "an acknowledgement leaves no receipt"),
     _together("a request that comes again is told as new", "what was found in the log is told as new"),

@@ -10,6 +10,7 @@ VACUUM = "jobs/upkeep/vacuum.py"
 SWEEP = "jobs/administration/unused_files.py"
 
 MUTATIONS = (
+    also("rows are dropped as soon as they have expired", "114: no clock of a reader is further behind", ROWS_TABLES),
     Mutation(
         "a repair is not refused by a fence",
         "012: what a repair brings is committed at the epoch of its plan",

@@ -6,12 +6,13 @@ changes a line that is named there says how it is broken from now on.
 
 from __future__ import annotations
 
-from tests.mutants import gate, generated, log, members, metadata, nodes, operators, past, replicas, upkeep
+from tests.mutants import ensemble, gate, generated, log, members, metadata, nodes, operators, past, replicas, upkeep
 from tests.mutants.mutant import PACKAGES, REPOSITORY, Mutant, mutated
 
 __all__ = ["MUTANTS", "PACKAGES", "REPOSITORY", "Mutant", "mutated"]
 
 MUTANTS = (
+    *ensemble.MUTANTS,
     *log.MUTANTS,
     *members.MUTANTS,
     *metadata.MUTANTS,

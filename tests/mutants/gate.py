@@ -25,6 +25,20 @@ MUTANTS = (
         STRUCTS,
     ),
     Mutant(
+        "what an object store has taken and lost since counts",
+        "jobs/gate/commit_phase.py",
+        "                there = [one for one in brought if one.file.file_id not in absent]\n",
+        "                there = brought\n",
+        ("tests/unit/jobs/test_commit_phase_properties.py",),
+    ),
+    Mutant(
+        "who meets his own mark is not told what has gone since",
+        "jobs/replicas/commits.py",
+        "            return AlreadyApplied(snapshot.version, frozenset(file.file_id for file in absent))\n",
+        "            return AlreadyApplied(snapshot.version)\n",
+        ("tests/unit/jobs/test_lost_answers_of_commits.py",),
+    ),
+    Mutant(
         "a read goes on with the columns of before",
         "jobs/gate/planning.py",
         "        if now.version != table.version:\n            raise TableAltered",

@@ -11,6 +11,13 @@ ROTTEN = ("tests/unit/jobs/test_rotten_checkpoints.py",)
 
 MUTANTS = (
     Mutant(
+        "a repair goes by what the others had before a replica went back",
+        "jobs/upkeep/repair.py",
+        "    if restored:\n        # The others may have been",
+        "    if False:\n        # The others may have been",
+        ("tests/unit/jobs/test_restored_storage.py",),
+    ),
+    Mutant(
         "the log of a replica is cleaned over a checkpoint that has rotted",
         "jobs/upkeep/vacuum.py",
         "        checkpoint_seals.require_sound(address.storage, address.uri)\n",

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.ensemble import OBSERVER, EnsembleConfiguration, Server, Step
+from epochlake.metastore.coordination.keeping import KEPT, Keeping, KeptChange
 from epochlake.metastore.coordination.member_addresses import follow_members
-from epochlake.metastore.coordination.reconfiguring import NOTES, EnsembleMover, ask
+from epochlake.metastore.coordination.reconfiguring import NOTES, EnsembleMover, Overtaken
+from epochlake.metastore.coordination.server_answers import ask
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, UnknownFormat
 from epochlake.placement.errors import InvalidRequest
 
@@ -210,6 +212,75 @@ def test_a_step_of_somebody_who_stood_still_is_refused_once_the_change_was_taken
     assert numbers(somebody.cancel()) == FIRST
     assert late._take(Step(joining=servers.server(3)), seen) is False
     assert numbers(somebody.configuration()) == FIRST
+
+
+@pytest.mark.parametrize("when", ["has ended", "goes on", "comes between", "has noted it first"])
+def test_a_choice_is_not_begun_when_anybody_has_changed_anything_since_it_was_made(
+    servers: Ensemble, operate: Opener, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, other = mover_of(operate()), mover_of(operate())
+    mine, theirs = those(servers, 2, 3, 5), those(servers, 2, 3, 4)
+    taking = late._take
+
+    def begun() -> None:
+        with pytest.raises(CutOff):
+            CutOffMover(operate(), 0, after=False).begin(theirs)
+
+    def taken(step: Step, at: EnsembleConfiguration) -> bool:
+        found = taking(step, at)
+        if when == "comes between":
+            other.begin(theirs)
+            other.begin(those(servers, *FIRST))
+        else:
+            begun()
+        return found
+
+    if when == "has noted it first":
+        # There are no notes at all yet, or there were none when it was looked.
+        operate().call("forget", lambda kazoo: kazoo.ensure_path_async(NOTES), PATIENCE)
+        operate().call("forget", lambda kazoo: kazoo.delete_async(NOTES), PATIENCE)
+    seen = late.look()
+    if when == "has ended":
+        other.begin(theirs)
+        other.begin(those(servers, *FIRST))
+    elif when == "goes on":
+        begun()
+    else:
+        monkeypatch.setattr(late, "_take", taken)
+    with pytest.raises(Overtaken, match="somebody else has changed the coordination members meanwhile"):
+        late.note_from(seen, mine, {})
+    assert numbers(late.configuration()) == FIRST
+    change = late.notes().change
+    assert (change is not None) == (when in ("goes on", "has noted it first"))
+    if change is not None:
+        assert change.target == tuple(map(str, theirs))
+        other.cancel()
+    monkeypatch.setattr(late, "_take", taking)
+    late.note_from(late.look(), mine, {5: "n5"})
+    assert late.look().notes.nodes == {"5": "n5"}
+    # Its own change is replaced by a better choice, and goes back to where both began.
+    late.note_from(late.look(), theirs, {})
+    assert numbers(other.cancel()) == FIRST
+
+
+def test_what_was_kept_is_written_by_who_has_read_it_last(servers: Ensemble, operate: Opener) -> None:
+    one, other = Keeping(operate()), Keeping(operate())
+    assert one.read() is other.read() is None
+    mine = KeptChange("lake", tuple(map(str, those(servers, 1, 2))))
+    one.write(mine)
+    with pytest.raises(Overtaken):
+        other.write(KeptChange("other"))
+    assert other.read() == mine
+    other.write(KeptChange("other"))
+    with pytest.raises(Overtaken):
+        one.write(KeptChange("lake"))
+    session = operate()
+    session.call("spoil", lambda kazoo: kazoo.set_async(KEPT, b"{"), PATIENCE)
+    with pytest.raises(UnknownFormat, match=KEPT):
+        one.read()
+    session.call("mend", lambda kazoo: kazoo.delete_async(KEPT), PATIENCE)
+    with pytest.raises(Overtaken):
+        other.write(KeptChange("other"))
 
 
 def test_two_who_end_the_same_change_at_once_both_see_it_ended(servers: Ensemble, operate: Opener) -> None:

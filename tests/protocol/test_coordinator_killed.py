@@ -135,7 +135,7 @@ def write_until_it_ends(ring: RingCluster, process: BaseProcess, first: int) -> 
     """Write a row after the other, through one pipeline, while a process runs; those that were acknowledged."""
     pipeline = ring.pipeline("writer")
     acknowledged: set[int] = set()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while process.is_alive():
         assert time.monotonic() < deadline
         row = first + len(acknowledged)
@@ -166,7 +166,7 @@ def take_over(cluster: SmallCluster, how: signal.Signals, die_at: int) -> None:
 
 
 def wait_until_stopped(pid: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -108,7 +108,7 @@ def test_two_releases_share_a_cluster_until_the_newer_ones_features_are_enabled(
         assert "that this version does not know" in error["message"], error
         assert "Traceback" not in stopped.stderr
         assert newer.run("log", "verify").returncode == 0
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while len(announced(newer)) < 2 and time.monotonic() < deadline:
             time.sleep(0.5)
         assert announced(newer) == {"n1", "n2"}, "each agent says by itself what it supports"

@@ -61,7 +61,7 @@ from tests.support.storages import STORAGE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SETTLE_SECONDS = 30.0
+SETTLE_SECONDS = 300.0
 """So long at least what is not idle yet may wait for its time."""
 
 NODES = (("n1", "r1"), ("n2", "r2"), ("n3", "r3"))

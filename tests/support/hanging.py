@@ -40,7 +40,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch, volume: Path, name: str) -> Iterato
 
 def _release(pipe: Path) -> None:
     """Let everybody go on who hangs at a pipe; all threads come back."""
-    ends = time.monotonic() + 120
+    ends = time.monotonic() + 300
     while left_behind():
         assert time.monotonic() < ends
         with suppress(OSError):  # nobody waits at this instant

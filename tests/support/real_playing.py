@@ -31,7 +31,7 @@ from tests.support.participant import READY, Line, Task, lines_of, new_journal
 from tests.support.proxies import Proxies, Way
 from tests.support.zookeeper import Ensemble
 
-PATIENCE_SECONDS = 150.0
+PATIENCE_SECONDS = 500.0
 """So long a process may take to end when nothing goes wrong any more; then its stacks are kept."""
 
 PROCESSES = ("kill", "pause", "file too large")

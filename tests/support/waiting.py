@@ -9,7 +9,7 @@ from typing import Any
 from epochlake.metastore.coordination.client import Coordination
 
 
-def eventually(what: Callable[[], Any], seconds: float = 120.0) -> Any:
+def eventually(what: Callable[[], Any], seconds: float = 300.0) -> Any:
     """Wait until `what` is true and return it; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (found := what()):

@@ -72,6 +72,14 @@ def run(
             "--found", help="Where no agent knows of a cluster, the one with the lowest id begins one at the root."
         ),
     ] = False,
+    coordination_server: Annotated[
+        str | None,
+        typer.Option(
+            "--coordination-server",
+            metavar="SERVER",
+            help="Run this ZooKeeper server in the home, as ZooKeeper writes it: '4=zk4:2888:3888;2181'. Needs Java.",
+        ),
+    ] = None,
     period: Annotated[
         float, typer.Option("--period", metavar="SECONDS", min=0.05, max=60, help="One probe is sent in each.")
     ] = 1.0,
@@ -93,6 +101,7 @@ def run(
         ("--period", str(period)),
         ("--join", join),
         ("--cluster", cluster),
+        ("--coordination-server", coordination_server),
         ("--join-timeout", str(join_timeout)),
         ("--token-file", token_file),
         ("--tls-certificate", tls_certificate),

@@ -46,6 +46,7 @@ def run(
     """
     # Here, not at the top: only this command needs streaming, and perhaps Spark.
     from epochlake.jobs.coordinator.coordinator import Coordinator
+    from epochlake.jobs.upkeep import coordination_member_track
     from epochlake.jobs.upkeep.log_member_track import LogMemberTrack, end_unfinished, kept_automatically
 
     session = of(context)
@@ -53,6 +54,12 @@ def run(
     if keeps_members:
         # Before the cluster is opened, which cannot be while one is unfinished.
         end_unfinished(session.configuration, session.storage)
+    offers = None
+    if coordination_member_track.kept_automatically(session.configuration):
+        from epochlake.jobs.cli.asking_agents import coordination_offers
+
+        coordination_member_track.require_keepable(session.configuration)
+        offers = coordination_offers(session)
     where = streaming or Streaming(session.configuration.coordinator.streaming)
     spread: dict[str, Any] = {}
     mergers = None
@@ -95,6 +102,9 @@ def run(
     if keeps_members:
         keeping = LogMemberTrack(session.cluster)
         spread |= {"beside": [*spread["beside"], keeping], "on_trouble": keeping.out_of_reach}
+    if offers is not None:
+        track_of_servers = coordination_member_track.CoordinationMemberTrack(session.cluster, offers)
+        spread |= {"beside": [*spread["beside"], track_of_servers]}
     look = partial(operations_in_flight, session.cluster)
     with (
         interrupted_says("what was committed until then stays, and the next coordinator goes on from there"),

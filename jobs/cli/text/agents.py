@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from epochlake.jobs.agent.coordination_server import CoordinationServerSeen
 from epochlake.jobs.agent.documents import AgentState, NodeSeen
 from epochlake.jobs.agent.initialising import InitAnswer
 from epochlake.jobs.agent.joining import JoinState
@@ -28,6 +29,7 @@ def agent_shown(shown: AgentState) -> list[RenderableType]:
         parts.append(Text(f"knows of cluster {shown.discovered}: `epochlake node add {shown.name}` lets its node join"))
     parts += [join_state(shown.join)] if shown.join is not None else []
     parts += [Text(f"waits: {shown.waits}", "yellow")] if shown.waits else []
+    parts += [_coordination_server(shown.coordination)] if shown.coordination is not None else []
     if (did := shown.tasks) != TasksSeen():
         moved = f"{size(did.received)} came from other agents, {size(did.served)} went to them"
         undone = f", {did.undone} not done" if did.undone else ""
@@ -49,6 +51,13 @@ def agent_shown(shown: AgentState) -> list[RenderableType]:
     return parts
 
 
+def _coordination_server(server: CoordinationServerSeen) -> Text:
+    role = f", {server.role}" if server.role else ", no member"
+    known = role if server.state.serves else ""
+    said = f": {server.reason}" if server.reason else ""
+    return Text(f"ZooKeeper {server.server} is {server.state}{known}{said}")
+
+
 def init_answer(answer: InitAnswer) -> RenderableType:
     return Text(f"cluster {answer.tag} is {answer.outcome}")
 
@@ -61,7 +70,10 @@ def join_state(join: JoinState) -> RenderableType:
 def nodes_seen(nodes: Sequence[NodeSeen]) -> RenderableType:
     if not nodes:
         return Text("no nodes")
-    made = table("node", "in the log", "place", "seen", "address", "epoch", "heard", "", right=["epoch"])
+    # Only where there is any: the table is wide enough.
+    runs = any(node.coordination_server for node in nodes)
+    columns = ["node", "in the log", "place", "seen", "address", "epoch", "heard", *(["ZooKeeper"] if runs else []), ""]
+    made = table(*columns, right=["epoch"])
     return filled(
         made,
         (
@@ -73,6 +85,7 @@ def nodes_seen(nodes: Sequence[NodeSeen]) -> RenderableType:
                 node.address,
                 node.epoch,
                 None if node.heard_seconds_ago is None else f"{seconds(node.heard_seconds_ago)} ago",
+                *([node.coordination_server.partition("=")[0]] if runs else []),
                 node.note,
             )
             for node in nodes

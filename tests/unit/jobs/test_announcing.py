@@ -63,7 +63,7 @@ def test_the_lease_is_renewed_while_its_process_lives_and_expires_after_it(
     monkeypatch.setattr(announcing, "RENEW_SECONDS", 0.05)
     with pipeline(cluster):
         aged(cluster, EXPIRE_SECONDS + 60)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while names(cluster) != ["load"]:
             assert time.monotonic() < deadline
             time.sleep(0.01)

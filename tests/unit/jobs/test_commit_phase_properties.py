@@ -6,6 +6,7 @@ seconds, and what must hold after each is looked at token by token.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -77,10 +78,13 @@ class World:
     stored: dict[int, set[DataFile]] = field(default_factory=lambda: defaultdict(set))
     fences: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     away: set[int] = field(default_factory=set)
+    object_stores: random.Random = field(init=False)
+    """By what storage takes a commit, calls it a conflict, and is found to have taken it."""
 
     def __post_init__(self) -> None:
         lows = self._some_lows()
         self.cover = RandomCover(lows, tuple(self._some_sets() for _ in lows), (1,) * len(lows))
+        self.object_stores = random.Random(repr(self.cover))
 
     def metadata(self) -> SimpleNamespace:
         nodes = {volume: SimpleNamespace(name=f"n{volume}") for volume in VOLUMES}
@@ -192,6 +196,9 @@ class World:
             return FencedOff(self.fences[volume])
         assert set(files) <= self.stored[volume]
         absent = [file for file in files if not holds(self.live[volume].values(), file)]
+        if self.object_stores.random() < 0.1:
+            # It had landed, and before that was told an operator has given up what it had brought.
+            return AlreadyApplied(1, frozenset(file.file_id for file in absent))
         self.live[volume] |= {file.file_id: file for file in absent}
         return Acknowledged(1) if absent else AlreadyApplied(1)
 
@@ -200,6 +207,7 @@ def land(world: World, monkeypatch: pytest.MonkeyPatch) -> list[StagedFile] | No
     """Stage, let time pass, land; None when the level was not reached."""
     monkeypatch.setattr(commit_phase, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(commit_phase, "THREADS", 1)
+    monkeypatch.setattr(commit_phase, "SURE_SECONDS", math.inf)  # nothing goes back here
     monkeypatch.setattr(commit_phase, "copy_data_file", world.copy_data_file)
     monkeypatch.setattr(commit_phase, "commit_files", world.commit_files)
     monkeypatch.setattr(commit_phase, "is_stored", lambda file, where: file in world.stored[where.volume_id])
@@ -250,8 +258,21 @@ def count_any_write_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_phase, "is_satisfied", lambda level, sets, *rest: satisfied(level, sets[:1], *rest))
 
 
+def count_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = World.commit_files
+
+    def told_of_nothing(world: World, target: SimpleNamespace, files: list[DataFile], **how: int) -> CommitOutcome:
+        outcome = commit(world, target, files, **how)
+        return AlreadyApplied(outcome.version) if isinstance(outcome, AlreadyApplied) else outcome
+
+    monkeypatch.setattr(World, "commit_files", told_of_nothing)
+
+
 # Seeds that find it early; others find it as well.
-@pytest.mark.parametrize(("broken", "seed"), [(keep_acknowledgements, 0), (never_cut, 0), (count_any_write_set, 1)])
+@pytest.mark.parametrize(
+    ("broken", "seed"),
+    [(keep_acknowledgements, 0), (never_cut, 0), (count_any_write_set, 1), (count_what_is_gone, 0)],
+)
 def test_these_worlds_catch_a_commit_phase_that_is_broken(
     monkeypatch: pytest.MonkeyPatch, broken: Callable[[pytest.MonkeyPatch], None], seed: int
 ) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.upkeep.coordination_members import Ensemble, _chosen, _parsed
+from epochlake.jobs.upkeep.coordination_choice import chosen_servers
+from epochlake.jobs.upkeep.coordination_members import Ensemble, _parsed
 from epochlake.metastore.coordination.ensemble import (
     OBSERVER,
     EnsembleConfiguration,
@@ -43,7 +44,7 @@ def chosen(racks: Sequence[str], members: Sequence[Server] = (), spares: int | N
     """Of a server for each node, with the number of the node, or for the first `spares` of them."""
     normal = nodes(racks)
     found = {name: [server(int(name[1:]))] for name in list(normal)[:spares]}
-    return _chosen(found, normal, {one.number: one for one in members}, member_count(len(normal)))
+    return chosen_servers(found, normal, {one.number: one for one in members}, member_count(len(normal)))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_of_ten_the_one_that_observed_before_goes_on_observing() -> None:
 def test_of_two_servers_on_one_node_the_one_that_is_there_is_enough() -> None:
     normal = nodes(["a", "b", "c"])
     found = {"n01": [server(1), server(7)], "n02": [server(2)], "n03": [server(3), server(9)]}
-    assert _chosen(found, normal, {7: server(7)}, 3) == [server(7), server(2), server(3)]
+    assert chosen_servers(found, normal, {7: server(7)}, 3) == [server(7), server(2), server(3)]
 
 
 def test_too_few_nodes_with_a_server_are_no_reason_to_have_fewer() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.coordinator.coordinator import Coordinator
@@ -246,3 +247,35 @@ def test_what_has_come_to_a_replica_on_the_ring_stays_there_until_it_is_read(wor
     in_world(world, work)
     assert looking.missing
     assert all("had come to" in said and "which is about to get its range" in said for said in looking.missing)
+
+
+def test_what_was_acknowledged_before_epochs_were_lost_is_asked_for_when_a_repair_is_complete(world: World) -> None:
+    metadata = written(world, "a")
+    found = holdings(world, metadata)
+    found.acknowledge([Acknowledged(1, "a", "ALL")])
+    identity = msgspec.structs.replace(metadata.identity, incarnation=2, epoch=metadata.epoch)
+    lost = msgspec.structs.replace(metadata, identity=identity)
+    in_world(world, lambda: drop_at(world, lost, 1))
+    found.learn(lost)
+    found.acknowledge([Acknowledged(1, "a", "QUORUM")], incarnation=1)
+    assert found.missing == []
+    found.everywhere(found.acknowledged, lost.epoch)
+    assert {text.partition(",")[0] for text in found.missing} == {f"a repair was complete at epoch {lost.epoch}"}
+
+
+def test_what_is_acknowledged_after_a_loss_was_accepted_is_asked_for_at_once(world: World) -> None:
+    metadata = written(world, "a")
+    identity = msgspec.structs.replace(metadata.identity, incarnation=2, epoch=metadata.epoch)
+    lost = msgspec.structs.replace(metadata, identity=identity)
+    found = holdings(world, metadata)
+    found.learn(lost)
+    in_world(world, lambda: drop_at(world, lost, 1))
+    found.acknowledge([Acknowledged(1, "a", "ALL")], incarnation=2)
+    assert len(found.missing) == 1
+
+
+def drop_at(world: World, metadata: ClusterMetadata, number: int) -> None:
+    """Take all rows out of the replica of a node."""
+    storage = world.storage(world.scheduler.current.process)
+    [volume] = [one for one, volume in metadata.directory.volumes.items() if volume.uri == place(number)]
+    drop_ranges(address_of(storage, metadata, metadata.table(TABLE), volume), [(MIN_TOKEN, MAX_TOKEN)], metadata.fence)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,16 @@ from epochlake.jobs.coordinator.tracks import tablets as tablet_track
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.replicas.fences import open_session, raise_fence
+from epochlake.jobs.replicas.outcomes import Acknowledged, CommitOutcome, Unreachable
 from epochlake.jobs.replicas.receipts import Receipts
-from epochlake.jobs.replicas.replica import open_snapshot
+from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.upkeep import repair as repairing
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.jobs.upkeep.verification import verify_replicas
 from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import WaitTimeout
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.ring.state import Step
 from epochlake.placement.tablets.transitions import Stage
@@ -140,6 +145,82 @@ def test_what_lands_late_on_a_restored_table_does_not_stand_for_what_that_lacks(
         assert {written, late} <= {*cluster.read(cluster.pipeline())}
 
 
+def test_what_a_replica_has_acknowledged_to_a_write_that_goes_on_does_not_count_once_it_went_back_and_was_repaired(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A has acknowledged, and its writer stands still before B does. Meanwhile A comes back as it was, is repaired, and
+    counts again, as nobody else has the write.
+    """
+    cluster.write(cluster.pipeline())
+    directory, backup = cluster.directory / "A", cluster.directory / "backup"
+    shutil.copytree(directory, backup)
+    commit = commit_phase.commit_files
+
+    def stand_still_before_b(target: ReplicaAddress, *given: Any, **how: Any) -> CommitOutcome:
+        if target == cluster.address("C"):
+            return Unreachable("C is not seen from here")
+        if target == cluster.address("B") and backup.exists():
+            shutil.rmtree(directory)
+            shutil.move(backup, directory)
+            assert repair(cluster.cluster, "air.flights").complete
+        return commit(target, *given, **how)
+
+    monkeypatch.setattr(commit_phase, "THREADS", 1)
+    monkeypatch.setattr(commit_phase, "SURE_SECONDS", 0.0)
+    monkeypatch.setattr(commit_phase, "commit_files", stand_still_before_b)
+    written = cluster.write(cluster.pipeline(), ids=[2])
+    assert not backup.exists()
+    with cluster.without("B"):
+        assert written in cluster.read(cluster.pipeline())
+
+
+def test_a_repair_that_stands_still_does_not_go_by_what_the_others_had_before_a_replica_went_back(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A has acknowledged a write. A repair looks at B and C; B acknowledges it as well, and A comes back as it was;
+    then the repair looks at A.
+    """
+    cluster.write(cluster.pipeline())
+    directory, backup = cluster.directory / "A", cluster.directory / "backup"
+    shutil.copytree(directory, backup)
+    a, b, c = (next(iter(cluster.volumes(name))) for name in "ABC")
+    commit, look = commit_phase.commit_files, repairing.open_all
+    looked: list[bool] = []
+    going_on: list[Callable[[], CommitOutcome]] = []
+    outcomes: list[CommitOutcome] = []
+
+    def repair_meanwhile(target: ReplicaAddress, *given: Any, **how: Any) -> CommitOutcome:
+        if target.volume_id == c:
+            return Unreachable("C is not seen from here")
+        if target.volume_id == b:
+            going_on.append(partial(commit, target, *given, **how))
+            # What a repair does last, after it has brought what there was before.
+            assert repairing.settle_restored(cluster.cluster, repairing.look(cluster.cluster, "air.flights")).refused
+            return outcomes[0]
+        return commit(target, *given, **how)
+
+    def look_slowly(storage: Storage, metadata: ClusterMetadata, table: Table, volumes: Sequence[int]) -> Any:
+        if not backup.exists() or not looked:
+            looked.append(True)
+            return look(storage, metadata, table, volumes)
+        opened, failed = look(storage, metadata, table, [b, c])
+        assert len({len(one.all_files) for one in opened.values()}) == 1
+        outcomes.append(going_on[0]())
+        shutil.rmtree(directory)
+        shutil.move(backup, directory)
+        late, missing = look(storage, metadata, table, [a])
+        return {**opened, **late}, {**failed, **missing}
+
+    monkeypatch.setattr(commit_phase, "THREADS", 1)
+    monkeypatch.setattr(commit_phase, "SURE_SECONDS", math.inf)  # A was whole when the writer looked
+    monkeypatch.setattr(commit_phase, "commit_files", repair_meanwhile)
+    monkeypatch.setattr(repairing, "open_all", look_slowly)
+    written = cluster.write(cluster.pipeline(), ids=[2])
+    assert isinstance(outcomes[0], Acknowledged)
+    with cluster.without("B"), pytest.raises(ConsistencyNotReached, match=OLDER):
+        assert written in cluster.read(cluster.pipeline())
+
+
 def test_what_is_streamed_late_to_a_restored_table_does_not_stand_for_what_was_streamed_before(
     cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +334,35 @@ def test_giving_up_what_went_back_changes_nothing_where_a_quorum_did_not(cluster
     assert (done.complete, done.given_up, done.refused) == (True, {}, {})
     with cluster.without("B"):
         assert written in cluster.read(cluster.pipeline())
+
+
+def test_a_replica_that_goes_back_while_a_repair_looks_at_another_one_that_did_is_seen(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A and B have acknowledged a write that C missed; B goes back as well when the repair has seen that A did."""
+    cluster.write(cluster.pipeline())
+    directory, backup = cluster.directory / "B", cluster.directory / "backup"
+    shutil.copytree(directory, backup)
+    with restored_afterwards(cluster, "A"), cluster.without("C"):
+        cluster.write(cluster.pipeline(), ids=[2])
+    look, looks = repairing.look_again, 0
+
+    def then_goes_back(*given: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        seen = look(*given)
+        if looks == 1:
+            shutil.rmtree(directory)
+            shutil.move(backup, directory)
+        return seen
+
+    view = repairing.look(cluster.cluster, "air.flights")
+    monkeypatch.setattr(repairing, "look_again", then_goes_back)
+    settled = repairing.settle_restored(cluster.cluster, view)
+    assert [*settled.refused] == ["A/d1", "B/d1"]
+    assert all("no quorum is left" in why for why in settled.refused.values())
+    with pytest.raises(ConsistencyNotReached, match=OLDER):
+        cluster.read(cluster.pipeline())
 
 
 def test_repair_says_so_when_rows_came_to_the_others_before_a_replica_could_count_again(

@@ -332,7 +332,7 @@ def test_an_idle_gate_ends_by_itself_so_that_vacuum_does_not_wait_for_it(
 ) -> None:
     monkeypatch.setattr(standing, "STANDS_SECONDS", 0.05)
     cluster.cluster.write(FLIGHTS, numbered(1))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while leases(cluster) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert leases(cluster) == []

@@ -1,0 +1,200 @@
+"""The track of the coordinator that keeps as many ZooKeeper servers as the size of the cluster asks for.
+
+It chooses among the members and the servers that agents run (coordination_choice.py), and changes the ensemble by the
+same steps as `metadata reconfigure --coordination`, one change at a time. What an operator has begun is left to them,
+also when it is unfinished; what the machine has begun it goes on with, whoever was killed. A choice that was made from
+what is not so any more is not begun. (docs/decisions/147-agents-that-run-zookeeper.md)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from epochlake.jobs.upkeep.coordination_choice import Circumstances, Offer, choose, normal_nodes
+from epochlake.jobs.upkeep.coordination_members import Ensemble, ask_all
+from epochlake.metastore.configuration import EMBEDDED, Configuration
+from epochlake.metastore.coordination.ensemble import EnsembleConfiguration, Server, next_step, parse_server
+from epochlake.metastore.coordination.keeping import KeptChange
+from epochlake.metastore.coordination.reconfiguring import UnfinishedChange
+from epochlake.metastore.coordination.server_answers import Answer
+from epochlake.metastore.errors import ConfigurationError
+from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
+
+if TYPE_CHECKING:
+    from epochlake.jobs.cluster import Cluster
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 60.0
+"""How long after a look the next one comes."""
+LONGEST_WRITTEN = 255
+
+
+class Silence:
+    """For how long servers have been in trouble, as far as somebody has looked: who was paused for an hour has not
+    seen an hour of silence.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[int, str], float] = {}
+        self._looked_at: float | None = None
+
+    def seen(self, silent: Collection[Server], now: float) -> dict[int, float]:
+        """Seconds by number, of those that are silent now."""
+        passed = 0.0 if self._looked_at is None else min(now - self._looked_at, 2 * RETRY_SECONDS)
+        self._looked_at = now
+        known = self._seconds
+        self._seconds = {key: known[key] + passed if key in known else 0.0 for key in map(_key, silent)}
+        return {number: seconds for (number, _), seconds in self._seconds.items()}
+
+
+class CoordinationMemberTrack:
+    """`[zookeeper] members = "auto"`. `offers`: the servers that agents say they run, each by its node and as ZooKeeper
+    writes it; it raises EpochlakeError where no agent answers.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        offers: Callable[[], Iterable[tuple[str, str]]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._offers = offers
+        self._clock = clock
+        self._look_at = 0.0
+        self._silence = Silence()
+        self.blocked: list[str] = []
+
+    def advance(self, metadata: ClusterMetadata) -> bool:
+        """Never anything that is committed: the ensemble is needed for that."""
+        if self._clock() < self._look_at:
+            return False
+        self._look_at = self._clock() + RETRY_SECONDS
+        try:
+            with Ensemble(self._cluster.configuration) as ensemble:
+                waits = self._keep(ensemble, metadata)
+        except EpochlakeError as error:
+            logger.warning("the coordination members are left as they are for now: %s", error)
+            waits = error.statement
+        if waits:
+            self.blocked.append(f"coordination members: {waits}")
+        return False
+
+    def idle(self, metadata: ClusterMetadata) -> bool:
+        return True
+
+    def _keep(self, ensemble: Ensemble, metadata: ClusterMetadata) -> str:
+        """Change the ensemble where it has to be; what stands in the way, else empty. Raises EpochlakeError."""
+        cluster_id = metadata.identity.cluster_id
+        seen, kept = ensemble.mover.look(), ensemble.keeping.read() or KeptChange(cluster_id)
+        if kept.cluster != cluster_id:
+            raise InvalidRequest(
+                f"the ensemble is kept by another cluster, {kept.cluster}",
+                hint="Let one cluster keep it; where that one is gone, delete the znode /epochlake-ensemble-kept",
+            )
+        members, change = seen.configuration.servers, seen.notes.change
+        if change is not None and not kept.began(seen):
+            return "somebody has begun a change of them that is unfinished"
+        if change is not None and not kept.noted:
+            # Whoever has noted it was killed before this could be said. From now on it can be taken back.
+            kept = KeptChange(cluster_id, change.target, noted=True)
+            ensemble.keeping.write(kept)
+        offers = _parsed(self._offers())
+        servers = {one.number: one for one in (*(offer.server for offer in offers), *members)}
+        troubles = _troubles(servers.values(), ask_all(tuple(servers.values())), seen.configuration)
+        silent = self._silence.seen([one for one in members if one.number in troubles], self._clock())
+        if change is not None and _can_go_on(change, members, troubles):
+            ensemble.mover.go_on(_servers(change.target))
+            ensemble.keeping.write(KeptChange(cluster_id))
+            logger.warning("the coordination members are %s", ", ".join(change.target))
+            return ""
+        choice = choose(
+            Circumstances(
+                members=members,
+                normal=normal_nodes(metadata),
+                runs_on={int(number): node for number, node in seen.notes.nodes.items()},
+                offers=offers,
+                troubles=troubles,
+                silent=silent,
+                grace=self._cluster.configuration.zookeeper.replace_after_seconds,
+            )
+        )
+        if choice.servers is None:
+            return choice.waits
+        target = tuple(map(str, choice.servers))
+        if kept.was_taken_back(seen, target):
+            return f"somebody has taken back the change to {', '.join(target)}: make it by hand"
+        began = KeptChange(cluster_id, target, () if change is None else change.target)
+        ensemble.keeping.write(began)
+        ensemble.mover.note_from(seen, choice.servers, choice.runs_on)
+        ensemble.keeping.write(KeptChange(cluster_id, target, noted=True))
+        logger.warning("the coordination members are to be %s", ", ".join(target))
+        ensemble.mover.go_on(choice.servers)
+        ensemble.keeping.write(KeptChange(cluster_id))
+        return choice.waits
+
+
+def require_keepable(configuration: Configuration) -> None:
+    """Raise ConfigurationError for an ensemble that is to be kept and cannot be."""
+    if configuration.zookeeper.connect == EMBEDDED:
+        raise ConfigurationError(
+            "[zookeeper] members is 'auto', and [zookeeper] connect is 'embedded'",
+            hint="Set up servers as docs/upkeep.md says, and name them in [zookeeper] connect",
+        )
+    if not configuration.zookeeper.operator:
+        raise ConfigurationError(
+            "[zookeeper] members is 'auto', and only the operator of the ensemble can change it",
+            hint="Give the coordinator EPOCHLAKE__ZOOKEEPER__OPERATOR=super:PASSWORD",
+        )
+
+
+def kept_automatically(configuration: Configuration) -> bool:
+    """Whether the configuration asks for this track."""
+    return configuration.zookeeper.members == "auto"
+
+
+def _parsed(offers: Iterable[tuple[str, str]]) -> tuple[Offer, ...]:
+    """Offers that can be understood: anybody may say anything."""
+    found = []
+    for node, written in sorted(offers):
+        try:
+            if len(written) <= LONGEST_WRITTEN:
+                found.append(Offer(node, parse_server(written)))
+        except InvalidRequest as error:
+            logger.warning("what the agent of %s offers is left out: %s", node, error)
+    return tuple(found)
+
+
+def _troubles(servers: Collection[Server], answers: dict[int, Answer], now: EnsembleConfiguration) -> dict[int, str]:
+    """By number, why a server cannot be counted on. A server that is no member yet has to know the members."""
+    found = {}
+    for server in servers:
+        answer = answers[server.number]
+        trouble = answer.trouble
+        if not trouble and answer.number != server.number:
+            trouble = f"server {answer.number} is there"
+        known = None if answer.configuration is None else answer.configuration.servers
+        if not trouble and now.find(server.number) is None and known != now.servers:
+            trouble = "the servers that it knows are others"
+        if trouble:
+            found[server.number] = trouble
+    return found
+
+
+def _can_go_on(change: UnfinishedChange, members: Sequence[Server], troubles: Collection[int]) -> bool:
+    """Whether the next step of a change does not wait for a server that does not answer."""
+    step = next_step(members, _servers(change.target))
+    return step is None or step.joining is None or step.joining.number not in troubles
+
+
+def _servers(written: Iterable[str]) -> list[Server]:
+    return [parse_server(one) for one in written]
+
+
+def _key(server: Server) -> tuple[int, str]:
+    return server.number, server.address

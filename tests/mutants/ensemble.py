@@ -1,0 +1,84 @@
+"""What the servers of an ensemble rest on that are kept by machines."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+CHOICE = "jobs/upkeep/coordination_choice.py"
+CHOSEN = ("tests/unit/jobs/test_coordination_choice.py",)
+FILES = "metastore/coordination/server_files.py"
+STARTED = ("tests/unit/metastore/test_server_files.py",)
+BESIDE_AGENTS = ("tests/unit/jobs/agent/test_coordination_server.py",)
+
+MUTANTS = (
+    Mutant(
+        "a member of the ensemble that is silent for a moment is given up",
+        CHOICE,
+        "        if trouble and silent < known.grace:\n",
+        "        if False:\n",
+        CHOSEN,
+    ),
+    Mutant(
+        "an ensemble gets smaller because servers are missing",
+        CHOICE,
+        "    if not count or count < min(wanted, voters - (voters + 1) % 2):\n",
+        "    if not count:\n",
+        CHOSEN,
+    ),
+    Mutant(
+        "servers of an ensemble are exchanged on a way without a quorum",
+        CHOICE,
+        "        if _is_safe(known.members, servers, alive):\n",
+        "        if True:\n",
+        CHOSEN,
+    ),
+    Mutant(
+        "an operator's own server is thrown out of the ensemble",
+        CHOICE,
+        "        if not trouble and number not in runs_on:\n",
+        "        if False:\n",
+        CHOSEN,
+    ),
+    Mutant(
+        "a coordinator that was paused has seen servers silent meanwhile",
+        "jobs/upkeep/coordination_member_track.py",
+        "min(now - self._looked_at, 2 * RETRY_SECONDS)",
+        "now - self._looked_at",
+        CHOSEN,
+    ),
+    Mutant(
+        "a voter of the ensemble whose data is gone votes again",
+        FILES,
+        "    if is_member and known is None:\n",
+        "    if False:\n",
+        STARTED,
+    ),
+    Mutant(
+        "a server with the data of another ensemble follows this one",
+        FILES,
+        "    _require_same_ensemble(storage, directory, members)\n",
+        "",
+        STARTED,
+    ),
+    Mutant(
+        "a server that has left the ensemble starts with what it knew of it",
+        FILES,
+        "    return not is_member or not knows_itself\n",
+        "    return not knows_itself\n",
+        STARTED,
+    ),
+    Mutant(
+        "two ZooKeeper servers run in one directory",
+        "jobs/agent/server_process.py",
+        "    if not lock_within(handle, fcntl.LOCK_EX, time.monotonic() + LOCK_SECONDS):\n",
+        "    if False:\n",
+        BESIDE_AGENTS,
+    ),
+    Mutant(
+        "a ZooKeeper server outlives the agent that it was started by",
+        "jobs/agent/coordination_server.py",
+        "        finally:\n            await self._stop()\n",
+        "        finally:\n            pass\n",
+        BESIDE_AGENTS,
+    ),
+)
