@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import json
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +33,7 @@ from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN
 
 from tests.support.clusters import grow, without_zookeeper
 from tests.support.files import stored_rows
+from tests.support.golden import FORMATS
 from tests.support.replicas import make_replica
 from tests.support.storages import STORAGE
 
@@ -180,6 +184,23 @@ def test_every_kind_of_key_says_its_tokens_when_it_comes_from_a_file(tmp_path: P
     found = pa.concat_tables([part for part, _ in parts])
     assert found.column_names == [TOKEN]
     assert found[TOKEN].to_pylist() == rows[TOKEN].to_pylist()
+
+
+def test_a_file_of_the_first_version_that_left_tokens_out_is_read_and_cut(tmp_path: Path) -> None:
+    kept = FORMATS / "jobs" / "derived-tokens"
+    expected = json.loads((kept / "expected.json").read_text(encoding="utf-8"))
+    file = msgspec.convert(expected["file"], DataFile)
+    source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
+    path = Path(source.uri) / file.path
+    path.parent.mkdir(exist_ok=True)
+    shutil.copy(kept / f"{file.file_id}.parquet", path)
+    require_intact(STORAGE, file, str(path))
+    assert [len(tokens) - tokens.count(None) for tokens in group_tokens(path)] == [2, 2]
+    parts = rows_of_file(STORAGE, str(path), None, [TOKEN, "key"], lambda kind: kind)
+    found = pa.concat_tables([part for part, _ in parts]).to_pylist()
+    assert found == [{"key": row["key"], TOKEN: row[TOKEN]} for row in expected["rows"]]
+    piece = cut(source, FilePart(file, file.window[0], expected["rows"][6][TOKEN]), target)
+    assert stored_rows(Path(target.uri) / piece.path).to_pylist() == expected["rows"][:7]
 
 
 @pytest.mark.parametrize("copying", [True, False], ids=["copied", "decoded"])
