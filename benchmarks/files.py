@@ -1,7 +1,7 @@
 """Data files beside those of Iceberg's own writer: bytes of a compacted table, and the time to encode rows.
 
 The rows are those of `upserts`: a key, small and large numbers, texts with and without what comes again, a time, an
-amount. Epochlake keeps three columns more, of which the token is nearly all that they cost.
+amount. Epochlake keeps three columns more. Compacted, the tokens of such keys are left out.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ _P1, _P2, _P3, _P4, _P5 = (
     )
 )
 _STRIPE = 32
+_AT_A_TIME = 1 << 14
 _NAN32, _NAN64 = np.uint32(0x7FC00000), np.uint64(0x7FF8000000000000)
 
 
@@ -41,6 +42,8 @@ def hashes_of(columns: Sequence[pa.Array], rows: int) -> NDArray[np.int64]:
     The columns have the types that Spark gives Arrow: no dictionaries, microseconds, decimals of 128 bits. Raises
     InvalidRequest for a type that Spark does not hash, such as a map.
     """
+    if len(columns) == 1 and not columns[0].null_count and _has_eight(columns[0].type):
+        return _longs_hashed(_numbers(columns[0], 1, np.uint64, rows)).view(np.int64)
     hashed = np.full(rows, SEED, dtype=np.uint64)
     for column in columns:
         hashed = _hashed(column, hashed)
@@ -105,7 +108,7 @@ def _values_hashed(column: pa.Array, seeds: _Hashes) -> _Hashes:
         return _four_hashed(_plain(column, 0).astype(np.int32), seeds)
     if pa.types.is_date32(kind):
         return _four_hashed(_numbers(column, 1, np.int32, len(column)), seeds)
-    if pa.types.is_int64(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"):
+    if _has_eight(kind):
         return _eight_hashed(_numbers(column, 1, np.int64, len(column)), seeds)
     if pa.types.is_float32(kind):
         values = _plain(column, 0.0)
@@ -170,6 +173,42 @@ def _four_hashed(values: NDArray[np.int32] | NDArray[np.uint32], seeds: _Hashes)
 
 def _eight_hashed(values: NDArray[np.int64] | NDArray[np.uint64], seeds: _Hashes) -> _Hashes:
     return _mixed(_with_eight(seeds + (_P5 + np.uint64(8)), values.view(np.uint64)))
+
+
+def _has_eight(kind: pa.DataType) -> bool:
+    """Whether it is hashed as the eight bytes that Arrow has for a value."""
+    return pa.types.is_int64(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us")
+
+
+def _longs_hashed(values: _Hashes) -> _Hashes:
+    """`_eight_hashed` of a key that is one number, the most frequent one: in place, some at a time, which takes half as
+    long, and less where several threads do it, as no memory is taken and given back for each step.
+    """
+    hashed = np.empty(len(values), dtype=np.uint64)
+    beside = np.empty(min(len(values), _AT_A_TIME), dtype=np.uint64)
+    begun = np.uint64(SEED) + (_P5 + np.uint64(8))
+    for start in range(0, len(values), _AT_A_TIME):
+        some = hashed[start : start + _AT_A_TIME]
+        shifted = beside[: len(some)]
+        np.multiply(values[start : start + _AT_A_TIME], _P2, out=some)
+        _rotate(some, 31, shifted)
+        some *= _P1
+        some ^= begun
+        _rotate(some, 27, shifted)
+        some *= _P1
+        some += _P4
+        for bits, prime in ((33, _P2), (29, _P3)):
+            some ^= np.right_shift(some, np.uint64(bits), out=shifted)
+            some *= prime
+        some ^= np.right_shift(some, np.uint64(32), out=shifted)
+    return hashed
+
+
+def _rotate(values: _Hashes, bits: int, beside: _Hashes) -> None:
+    """`_rotated` in place; `beside` has room for what is between."""
+    np.right_shift(values, np.uint64(64 - bits), out=beside)
+    values <<= np.uint64(bits)
+    values |= beside
 
 
 def _with_four(hashed: _Hashes, words: _Hashes) -> _Hashes:

@@ -421,6 +421,7 @@ def _merge_task(metadata: ClusterMetadata, number: int, item: RangeToMerge) -> T
         purge_before=merge.purge_before,
         expired_before=merge.expired_before,
         target_file_bytes=item.plan.target_file_bytes,
+        derived_tokens=item.plan.derived_tokens,
     )
     made = Task(number, TaskKind.MERGE, NO_RESULT, merge.low, merge.high, target, merge=work)
     return made if len(msgspec.json.encode(made)) <= MOST_BYTES else None

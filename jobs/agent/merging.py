@@ -83,7 +83,7 @@ class Merging:
             purge_before=merge.purge_before,
             expired_before=merge.expired_before,
         )
-        plan = MergePlan(table, (one,), merge.target_file_bytes, storage)
+        plan = MergePlan(table, (one,), merge.target_file_bytes, storage, merge.derived_tokens)
         with self._room(memory_of(storage, uris, merge.target_file_bytes, sign), sign):
             try:
                 files = tuple(encode(plan, self._watched(merged_rows(plan, plan.merges), sign)))

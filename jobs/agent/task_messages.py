@@ -64,6 +64,7 @@ class MergeWork(msgspec.Struct, frozen=True):
     purge_before: int
     expired_before: dict[str, int]
     target_file_bytes: int
+    derived_tokens: bool = False
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ compared with those before it that are newer, which as a rule are none.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,8 +19,10 @@ from epochlake.jobs.replicas.change_entries import ChangeEntry
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.file_columns import FileColumns, columns_to_read
 from epochlake.jobs.replicas.files import DataFile
+from epochlake.jobs.replicas.footer_groups import MAGIC
 from epochlake.jobs.replicas.intervals import meet
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.replicas.sealing import DamagedBytes, read_seal, require_intact
 from epochlake.jobs.replicas.superseding import bare, has_newer, judged_by
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import Table
@@ -41,6 +44,19 @@ DELETE = "delete"
 
 INSERT = "insert"
 """A row of a table that is append-only: it takes the place of none."""
+
+
+class ChangesDamaged(StorageUnavailable):
+    """The file of some changes is not what was written there: missing, torn, another one, or with other bytes."""
+
+    exit_code = 1
+
+    def __init__(self, table: str, position: int, uri: str, damage: str) -> None:
+        super().__init__(
+            f"the changes of {table} at position {position} cannot be shown, as their file {uri} is damaged: {damage}",
+            hint=f"Run `epochlake changes keep-up {table} --check-bytes`: it copies the file from a replica that has "
+            "it; where none has, restore it, or read the whole table and go on behind this position",
+        )
 
 
 class Wanted(NamedTuple):
@@ -72,7 +88,7 @@ def changes_of(storage: Storage, index: ChangeIndex, entry: ChangeEntry, wanted:
         if wanted.within is not None and not any(meet(file.extent, window) for window in wanted.within):
             continue
         names = [TOKEN, WRITTEN_AT, DELETED, *wanted.schema.names]
-        rows = _read(storage, index, entry, file, names, columns_to_read(wanted.table))
+        rows = _read(storage, index, entry, file, names, wanted.table)
         late = _late(storage, index, entry, file, wanted.table)
         if wanted.within is not None:
             inside = _inside(rows.column(TOKEN).to_numpy(), wanted.within)
@@ -108,9 +124,8 @@ def _late(storage: Storage, index: ChangeIndex, entry: ChangeEntry, file: DataFi
         return none
     told_by = list(judged_by(table))
     names = [TOKEN, WRITTEN_AT, DELETED, *told_by]
-    known_as = columns_to_read(table)
-    parts = [_read(storage, index, entry, file, names, known_as)]
-    parts += [_read(storage, index, other, newer, names, known_as) for other, newer in overtaken]
+    parts = [_read(storage, index, entry, file, names, table)]
+    parts += [_read(storage, index, other, newer, names, table) for other, newer in overtaken]
     ids = [file.file_id, *(newer.file_id for _, newer in overtaken)]
     ranks = {file_id: rank for rank, file_id in enumerate(sorted(ids))}
     rank = np.repeat([ranks[file_id] for file_id in ids], [part.num_rows for part in parts])
@@ -128,22 +143,34 @@ def _bare(rows: pa.Table) -> pa.Table:
 
 
 def _read(
-    storage: Storage,
-    index: ChangeIndex,
-    entry: ChangeEntry,
-    file: DataFile,
-    names: Sequence[str],
-    known_as: FileColumns | None,
+    storage: Storage, index: ChangeIndex, entry: ChangeEntry, file: DataFile, names: Sequence[str], wanted: Table
 ) -> pa.Table:
-    """Columns of a file, every page verified; what it does not have is null.
+    """Columns of a file, which is the one that was written and has every page as it was; what it does not have is null.
 
-    `known_as`: what files of an altered table call its columns; then a change is shown as the table is now.
+    Of an altered table a change is shown as the table is now. Raises ChangesDamaged, ChangesGone, StorageUnavailable.
     """
     uri = index.data_uri(file)
+    try:
+        return _proved(storage, file, uri, names, columns_to_read(wanted))
+    except (DamagedBytes, failures.MissingFile) as error:
+        if entry.position <= index.floor():
+            raise gone(index) from error
+        damage = error.damage if isinstance(error, DamagedBytes) else "the file is not there"
+        raise ChangesDamaged(wanted.full_name, entry.position, uri, damage) from error
+
+
+def _proved(storage: Storage, file: DataFile, uri: str, names: Sequence[str], known_as: FileColumns | None) -> pa.Table:
+    """Columns of a file whose seal holds. Raises DamagedBytes for one that has other bytes, MissingFile.
+
+    The footer that was proved is the one that pages are found by: it is read once.
+    """
+    seal = read_seal(storage, file, uri)
     filesystem, path = storage.filesystem(uri)
 
     def read() -> pa.Table:
-        with pq.ParquetFile(filesystem.open_input_file(path), page_checksum_verification=True) as parquet:
+        footer = pq.read_metadata(io.BytesIO(MAGIC + seal.footer))
+        stream = filesystem.open_input_file(path)
+        with pq.ParquetFile(stream, metadata=footer, page_checksum_verification=True) as parquet:
             there = set(parquet.schema_arrow.names)
             if known_as is not None:
                 stored = [known_as.stored_name(name) for name in dict.fromkeys([*names, DELETED])]
@@ -156,14 +183,14 @@ def _read(
 
     try:
         rows = storage.within_deadline("read", uri, read)
-    except failures.MissingFile as error:
-        if entry.position <= index.floor():
-            raise gone(index) from error
+    except (failures.MissingFile, failures.StorageLate):
+        raise
+    except StorageUnavailable:
+        # What the reader of Parquet says is no word on whether storage answers: the bytes themselves tell.
+        require_intact(storage, file, uri)
         raise
     if rows.num_rows != file.rows:
-        raise StorageUnavailable(
-            f"the changes at {uri} are damaged: {rows.num_rows} rows of {file.rows}", hint="Restore the file"
-        )
+        raise DamagedBytes(uri, f"it has {rows.num_rows} rows of {file.rows}")
     return rows
 
 

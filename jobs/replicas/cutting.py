@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from epochlake.jobs.replicas.derived_tokens import key_noted, with_tokens
 from epochlake.jobs.replicas.files import DataFile, cut_id, id_in
 from epochlake.jobs.replicas.footer_groups import (
     MAGIC,
@@ -90,11 +91,12 @@ def _write_piece(storage: Storage, source_uri: str, file: DataFile, window: Inte
 
 class _Source(NamedTuple):
     """A file whose row groups can be copied: its footer, and each row group that has rows of a window, in order, with
-    its seal, and whether all of its rows are in the window.
+    its seal, and whether all of its rows are in the window. `key`: the column whose hashes are the tokens left out.
     """
 
     footer: Footer
     groups: list[tuple[Group, SealedGroup, bool]]
+    key: str | None
 
 
 def _groups_to_copy(storage: Storage, uri: str, file: DataFile, window: Interval) -> _Source | None:
@@ -104,7 +106,7 @@ def _groups_to_copy(storage: Storage, uri: str, file: DataFile, window: Interval
     seal = read_seal(storage, file, uri)
     if seal.groups is None:
         return None
-    tokens = _tokens_of_groups(seal.footer, uri)
+    tokens, key = _tokens_of_groups(seal.footer, uri)
     low, high = window
     whole = [span is not None and low <= span[0] and span[1] <= high for span in tokens]
     if not any(whole):
@@ -119,14 +121,15 @@ def _groups_to_copy(storage: Storage, uri: str, file: DataFile, window: Interval
         return None
     found = zip(footer.groups, seal.groups, whole, tokens, strict=True)
     touched = [(group, one, copied) for group, one, copied, span in found if span is None or meet(span, window)]
-    return _Source(footer, touched)
+    return _Source(footer, touched, key)
 
 
-def _tokens_of_groups(footer: bytes, uri: str) -> list[Interval | None]:
+def _tokens_of_groups(footer: bytes, uri: str) -> tuple[list[Interval | None], str | None]:
+    """Between which tokens each row group lies, and the column whose hashes are those left out, if some are."""
     with failures.naming("cut", uri):
         said = pq.read_metadata(pa.BufferReader(MAGIC + footer))
         column = column_number(said, TOKEN)
-        return [range_in_group(said, group, column) for group in range(said.num_row_groups)]
+        return [range_in_group(said, group, column) for group in range(said.num_row_groups)], key_noted(said.metadata)
 
 
 def _is_stored_alike(footer: Footer) -> bool:
@@ -148,15 +151,15 @@ def _write_copied(storage: Storage, source_uri: str, source: _Source, window: In
             _reading(storage, source_uri, lambda: filesystem.open_input_file(path)) as stream,
             storage.new_file(uri) as sink,
         ):
-            target = SealedGroups(sink, source.footer, id_in(uri))
+            target = SealedGroups(sink, source.footer, id_in(uri), source.key)
             for group, seal, whole in source.groups:
                 chunks = _chunks(storage, stream, seal, source_uri)
                 if whole:
                     target.add(chunks, group, seal.digest)
                     continue
-                rows = _decoded(source.footer, group, chunks, window, source_uri)
+                rows = _decoded(source, group, chunks, window, source_uri)
                 if rows.num_rows:
-                    data, encoded = encoded_group(rows)
+                    data, encoded = encoded_group(rows, source.key)
                     target.add([data], encoded, hexdigest([data]))
                 progress()
             target.close()
@@ -171,13 +174,13 @@ def _chunks(storage: Storage, stream: pa.NativeFile, seal: SealedGroup, uri: str
         yield chunk
 
 
-def _decoded(footer: Footer, group: Group, chunks: Iterable[bytes], window: Interval, uri: str) -> pa.Table:
+def _decoded(source: _Source, group: Group, chunks: Iterable[bytes], window: Interval, uri: str) -> pa.Table:
     """The rows of a row group with a token in the window."""
-    end = footer_of(footer, [moved_to(group, len(MAGIC))], {})
+    end = footer_of(source.footer, [moved_to(group, len(MAGIC))], {})
     stored = pa.BufferReader(b"".join([MAGIC, *chunks, end]))
     low, high = window
-    with failures.naming("cut", uri), pq.ParquetFile(stored, page_checksum_verification=True) as source:
-        rows = source.read(use_threads=False)
+    with failures.naming("cut", uri), pq.ParquetFile(stored, page_checksum_verification=True) as alone:
+        rows = with_tokens(alone.read(use_threads=False), source.key)
     tokens = rows.column(TOKEN)
     return rows.filter(pc.and_(pc.greater_equal(tokens, low), pc.less_equal(tokens, high)))
 
@@ -195,7 +198,7 @@ def _write_decoded(storage: Storage, source_uri: str, file: DataFile, window: In
         with (
             _reading(storage, source_uri, open_source) as source,
             storage.new_file(uri) as sink,
-            sealed_writer(sink, source.schema_arrow, id_in(uri)) as writer,
+            sealed_writer(sink, source.schema_arrow, id_in(uri), key_noted(source.metadata.metadata)) as writer,
         ):
             for rows in in_row_groups(_rows_within(storage, source, source_uri, window)):
                 writer.write(rows)
@@ -214,16 +217,16 @@ def _rows_within(storage: Storage, source: pq.ParquetFile, uri: str, window: Int
     with failures.naming("cut", uri):
         column = column_number(source.metadata, TOKEN)
         ranges = [range_in_group(source.metadata, group, column) for group in range(source.num_row_groups)]
+        key = key_noted(source.metadata.metadata)
     groups = [group for group, tokens in enumerate(ranges) if tokens is None or meet(tokens, window)]
     low, high = window
     # A group at a time: a reader of several keeps what it has read of all of them.
     for group in groups:
         batches = source.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False)
         while (batch := _reading(storage, uri, lambda: next(batches, None))) is not None:  # noqa: B023  called at once
-            tokens = batch.column(TOKEN)
-            kept = batch.filter(pc.and_(pc.greater_equal(tokens, low), pc.less_equal(tokens, high)))
-            if kept.num_rows:
-                yield kept
+            rows = with_tokens(pa.Table.from_batches([batch]), key)
+            tokens = rows.column(TOKEN)
+            yield from rows.filter(pc.and_(pc.greater_equal(tokens, low), pc.less_equal(tokens, high))).to_batches()
 
 
 def described(storage: Storage, uri: str, path: str, label: str, window: Interval) -> DataFile | None:

@@ -225,15 +225,15 @@ class RangeEncoder:
 
 
 class OpenFile:
-    """A Parquet file that grows in memory, a row group at a time."""
+    """A Parquet file that grows in memory, a row group at a time. `key` as for `SealedWriter`."""
 
-    def __init__(self, schema: pa.Schema, file_id: str) -> None:
+    def __init__(self, schema: pa.Schema, file_id: str, key: str | None = None) -> None:
         self.file_id = file_id
         self.rows = 0
         self.tombstones = False
         self.min_token = self.max_token = 0
         self._sink = pa.BufferOutputStream()
-        self._writer = SealedWriter(self._sink, schema, file_id)
+        self._writer = SealedWriter(self._sink, schema, file_id, key)
 
     @property
     def size(self) -> int:

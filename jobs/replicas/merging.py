@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from epochlake.jobs.replicas.derived_tokens import key_in_files
 from epochlake.jobs.replicas.encoding import OpenFile, Replicas
 from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
 from epochlake.jobs.replicas.files import DataFile, path_of
@@ -71,12 +72,16 @@ class RangeMerge(msgspec.Struct, frozen=True):
 
 
 class MergePlan(msgspec.Struct, frozen=True):
-    """Merges that are done together, in token order. Travels to the executors."""
+    """Merges that are done together, in token order. Travels to the executors.
+
+    `derived_tokens`: files may leave out tokens that follow from their keys, as every member of the cluster reads them.
+    """
 
     table: Table
     merges: tuple[RangeMerge, ...]
     target_file_bytes: int
     storage: Storage
+    derived_tokens: bool = False
 
     @property
     def lows(self) -> NDArray[np.int64]:
@@ -107,7 +112,7 @@ def merge_with_spark(spark: SparkSession) -> Merger:
 
 def _merged_rows(spark: SparkSession, plan: MergePlan) -> DataFrame:
     """The rows that count, in token order, each range's in one task. As `reading.read_files` chooses them."""
-    from epochlake.jobs.replicas.reading import Scan, scan_rows, winners
+    from epochlake.jobs.replicas.reading import Scan, scan_rows, winners, with_every_token
     from epochlake.jobs.replicas.staging import task_of_token
     from pyspark.sql import functions as F
 
@@ -126,6 +131,7 @@ def _merged_rows(spark: SparkSession, plan: MergePlan) -> DataFrame:
     for scan in scans[1:]:
         rows = rows.unionAll(scan.withColumn(file, F.col("_metadata.file_name")))
     count = min(len(plan.merges), int(spark.conf.get("spark.sql.shuffle.partitions") or 200))
+    rows = with_every_token(rows, plan.table)
     placed = rows.withColumn(task, task_of_token(plan.lows, count)).repartition(count, task)
     if not plan.table.append_only:
         # The shuffle by task serves the window as well: equal keys have equal tokens, so they are in one task.
@@ -155,7 +161,7 @@ def encode(plan: MergePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[Merge
                 made += current.close()
                 current = None
             if current is None:
-                current = _RangeEncoder(plan.merges[number], plan.target_file_bytes, replicas, columns)
+                current = _RangeEncoder(plan, plan.merges[number], replicas, columns)
             made += current.take(rows)
         if current is not None:
             made += current.close()
@@ -214,11 +220,10 @@ class _Statistics:
 class _RangeEncoder:
     """Makes the merged files of one range. A file that is large enough is closed where the token changes."""
 
-    def __init__(
-        self, merge: RangeMerge, target_file_bytes: int, replicas: Replicas, columns: FileColumns | None
-    ) -> None:
+    def __init__(self, plan: MergePlan, merge: RangeMerge, replicas: Replicas, columns: FileColumns | None) -> None:
         self.merge = merge
-        self._target = target_file_bytes
+        self._target = plan.target_file_bytes
+        self._key = key_in_files(plan.table) if plan.derived_tokens else None
         self._replicas = replicas
         self._columns = columns
         self._waiting = RowGroups()
@@ -267,7 +272,7 @@ class _RangeEncoder:
     def _write(self, rows: pa.Table) -> None:
         if rows.num_rows:
             if self._file is None:
-                self._file = OpenFile(rows.schema, merged_id())
+                self._file = OpenFile(rows.schema, merged_id(), self._key)
             self._file.write(rows)
             self._statistics.add(rows)
 

@@ -12,15 +12,19 @@ because which rows count does not depend on it.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import hashlib
+import threading
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from epochlake.jobs.replicas.damage import ExpectedFile
+from epochlake.jobs.replicas.derived_tokens import has_derived_tokens
 from epochlake.jobs.replicas.file_columns import FileColumns, columns_to_read, file_columns
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, merged, rows_are_in, select
@@ -70,6 +74,9 @@ LOOKED_UP = 64
 
 LOOKED_UP_ROWS = 1 << 24
 """So many rows these files have at most. There is a bit (2 MiB) for each of them, so that none is beyond the words."""
+
+MOST_CONDITIONS = 8
+"""So many conditions a session keeps, each with a bit for every row of its files: at most 2 MiB."""
 
 OTHER_SIZE = "A data file has another size than it was written with:"
 """What the error of a scan begins with that meets such a file."""
@@ -146,7 +153,9 @@ def read_plan(spark: SparkSession, table: Table, plan: ReadPlan, names: Sequence
         files = {one.file for one in told}
         if len(files) <= LOOKED_UP and sum(rows[name] for name in files) <= LOOKED_UP_ROWS:
             sizes = {copy.file.path.rpartition("/")[2]: copy.file.size for copy in plan.copies}
-            return _without(spark, table, plan, columns, _looked_up(spark, words_of_files(told, rows), sizes))
+            conditions = plan.copies[0].address.storage.kept(Conditions)
+            counts = conditions.looked_up(spark, words_of_files(told, rows), sizes)
+            return _without(spark, table, plan, columns, counts)
         return _rows_of(spark, table, plan, columns, partial(_not_superseded, told=told))
     merged_rows = sum({run.name: run.copy.file.rows for run in _merged_runs(plan)}.values())
     return _rows_of(spark, table, plan, columns, _not_superseded if merged_rows <= MOST_TOLD_ROWS else _ranked)
@@ -255,6 +264,37 @@ def _looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]], size
     )
     # Null, and not 1, where no word is told of a file.
     return ~F.getbit(word, F.expr("cast(_metadata.row_index & 63 as int)")).eqNullSafe(1)
+
+
+class Conditions:
+    """What `_looked_up` has made last, for each session; kept by a storage. Safe from several threads.
+
+    Making one takes some 75 calls to the JVM. Who reads a table again, with nothing written meanwhile, needs the same.
+    """
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[SparkSession, OrderedDict[object, Column]] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def looked_up(
+        self, spark: SparkSession, words: Mapping[str, NDArray[np.int64]], sizes: Mapping[str, int]
+    ) -> Column:
+        digest = hashlib.sha256()
+        for one in words.values():
+            digest.update(one.tobytes())
+        files = tuple((name, len(one)) for name, one in words.items())
+        key = (digest.digest(), files, tuple(sorted(sizes.items())))
+        with self._lock:
+            kept = self._kept.setdefault(spark, OrderedDict())
+            if key in kept:
+                kept.move_to_end(key)
+                return kept[key]
+        made = _looked_up(spark, words, sizes)
+        with self._lock:
+            kept[key] = made
+            while len(kept) > MOST_CONDITIONS:
+                kept.popitem(last=False)
+        return made
 
 
 def _by_name(begins: Mapping[str, int]) -> str:
@@ -399,7 +439,7 @@ def scan_rows(spark: SparkSession, table: Table, scan: Scan, *, live: bool = Fal
     )
     if columns is not None:
         rows = columns.named(rows, (TOKEN, WRITTEN_AT, DELETED))
-    conditions = [_within(scan.intervals)] if scan.intervals else []
+    conditions = [_within(table, scan.intervals)] if scan.intervals else []
     conditions += [f"NOT `{DELETED}`"] if live else []
     return rows.where(" AND ".join(conditions)) if conditions else rows
 
@@ -411,9 +451,32 @@ def _schema_of(table: Table, columns: FileColumns | None) -> StructType | str:
     return columns.spark_schema(_SYSTEM_DDL)
 
 
-def _within(intervals: Sequence[Interval]) -> str:
-    """Whether a row is in one of these, as a condition of SQL."""
-    return f"({' OR '.join(f'`{TOKEN}` BETWEEN {low}L AND {high}L' for low, high in intervals)})"
+def _within(table: Table, intervals: Sequence[Interval]) -> str:
+    """Whether a row is in one of these, as a condition of SQL.
+
+    Of a token that is there first: then row groups are skipped by what their footers say of it.
+    """
+
+    def inside(token: str) -> str:
+        return f"({' OR '.join(f'{token} BETWEEN {low}L AND {high}L' for low, high in intervals)})"
+
+    stored = inside(f"`{TOKEN}`")
+    if not has_derived_tokens(table):
+        return stored
+    return f"({stored} OR `{TOKEN}` IS NULL AND {inside(_hash_of_key(table))})"
+
+
+def with_every_token(rows: DataFrame, table: Table) -> DataFrame:
+    """Rows as files have them, with the tokens that these leave out."""
+    from pyspark.sql import functions as F
+
+    if not has_derived_tokens(table):
+        return rows
+    return rows.withColumn(TOKEN, F.expr(f"coalesce(`{TOKEN}`, {_hash_of_key(table)})"))
+
+
+def _hash_of_key(table: Table) -> str:
+    return f"xxhash64({', '.join(_quoted(table.primary_key))})"
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
@@ -470,7 +533,7 @@ def _ranked(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
     from pyspark.sql import functions as F
 
     scans = [scan_rows(spark, table, scan).withColumn(_FILE, F.col("_metadata.file_name")) for scan in plan.merged]
-    return _live(winners(_union(scans), table, _FILE))
+    return _live(winners(with_every_token(_union(scans), table), table, _FILE))
 
 
 def winners(rows: DataFrame, table: Table, file: str, *, task: Sequence[str] = ()) -> DataFrame:

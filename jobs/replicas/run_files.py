@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from epochlake.jobs.replicas.derived_tokens import hashes_of_keys, key_noted, leaves_tokens_out, with_tokens
 from epochlake.jobs.replicas.file_columns import FileColumns
 from epochlake.jobs.replicas.footers import column_number, range_in_group
 from epochlake.jobs.replicas.intervals import meet, overlap
@@ -62,14 +63,14 @@ def rows_of_file(
     """For each row group of a file: its rows with a token in one of `spans`, which are ascending and do not meet (None:
     all), and their positions.
 
-    `columns` are read, with `_token` where that is not among them, each of the type that `of_type` makes of the stored
-    one. `known_as`: what files of an altered table call these columns; then they have the types of now. Row groups of
-    which `can_match` says no are left out; there is a table without rows where none is left. Raises
-    StorageUnavailable, which names the file, for one that is missing, torn or has a page with other bytes than were
-    written, or a footer that has rotted since it was looked at.
+    `columns` are read, each of the type that `of_type` makes of the stored one; `_token` as well where `spans` need it
+    or nothing else is asked for. `known_as`: what files of an altered table call these columns; then they have the
+    types of now. Row groups of which `can_match` says no are left out; there is a table without rows where none is
+    left. Raises StorageUnavailable, which names the file, for one that is missing, torn or has a page with other bytes
+    than were written, or a footer that has rotted since it was looked at.
     """
     filesystem, path = storage.filesystem(uri)
-    names = list(columns) if TOKEN in columns else [TOKEN, *columns]
+    names = list(columns) if TOKEN in columns or (columns and spans is None) else [TOKEN, *columns]
 
     def opened() -> tuple[pq.ParquetFile, pa.Schema, list[tuple[int, int]]]:
         # The checksum of every page is verified: a flipped bit is an error and not another value.
@@ -79,7 +80,7 @@ def rows_of_file(
 
     def read(source: pq.ParquetFile, schema: pa.Schema, group: int) -> pa.Table:
         if known_as is None:
-            return source.read_row_group(group, names, use_threads=False).select(names).cast(schema)
+            return _stored(source, group, names).select(names).cast(schema)
         return _as_now(source, schema, group, known_as)
 
     def begun() -> tuple[pq.ParquetFile, pa.Schema, list[tuple[int, int]], pa.Table]:
@@ -94,10 +95,10 @@ def rows_of_file(
     for number, (group, start) in enumerate(groups):
         if number:
             part = storage.within_deadline("read", uri, partial(read, source, schema, group))
-        wanted = _wanted(spans, part.column(TOKEN).to_numpy())
-        if wanted is None:
+        if spans is None:
             yield part, np.arange(start, start + part.num_rows)
         else:
+            wanted = _wanted(spans, part.column(TOKEN).to_numpy())
             yield part.filter(pa.array(wanted)), start + np.flatnonzero(wanted)
 
 
@@ -125,11 +126,24 @@ def _read_schema(
     return pa.schema(fields)
 
 
+def _stored(source: pq.ParquetFile, group: int, names: Sequence[str]) -> pa.Table:
+    """Columns of a row group, at least these; every token where `_token` is among them."""
+    key = key_noted(source.metadata.metadata) if TOKEN in names else None
+    if key is None:
+        return source.read_row_group(group, list(names), use_threads=False)
+    asked = list(dict.fromkeys([*names, key]))
+    if not leaves_tokens_out(source.metadata, group):
+        return with_tokens(source.read_row_group(group, asked, use_threads=False), key)
+    asked.remove(TOKEN)
+    rows = source.read_row_group(group, asked, use_threads=False)
+    return rows.append_column(TOKEN, pa.array(hashes_of_keys(rows.column(key))))
+
+
 def _as_now(source: pq.ParquetFile, schema: pa.Schema, group: int, known_as: FileColumns) -> pa.Table:
     """A row group of a file of an altered table, as the table is now."""
     there = set(source.schema_arrow.names)
     stored = {name: known_as.stored_name(name) for name in schema.names}
-    rows = source.read_row_group(group, [name for name in stored.values() if name in there], use_threads=False)
+    rows = _stored(source, group, [name for name in stored.values() if name in there])
     columns = [
         known_as.values_now(name, rows.column(stored_name))
         if stored_name in there
@@ -156,10 +170,8 @@ def _groups(
         start += footer.row_group(group).num_rows
 
 
-def _wanted(spans: Sequence[Interval] | None, tokens: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-    """Which rows take part, None for all of them."""
-    if spans is None:
-        return None
+def _wanted(spans: Sequence[Interval], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which rows take part."""
     if not spans:
         return np.zeros(len(tokens), dtype=bool)
     lows, highs = np.array(spans, dtype=np.int64).reshape(-1, 2).T

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
+from epochlake.jobs.replicas.derived_tokens import noted
 from epochlake.jobs.replicas.footer_groups import MAGIC, TAIL, Footer, Group, footer_of, moved_to, read_footer
 from epochlake.jobs.replicas.sealing import sealed_writer
 from epochlake.jobs.replicas.seals import FOOTER, SealedGroup, digest_of, footer_length, notes_of, with_value
@@ -14,13 +15,13 @@ from epochlake.jobs.replicas.thrift_compact import Field
 from epochlake.metastore.storage import deadlines
 
 
-def encoded_group(rows: pa.Table) -> tuple[bytes, Group]:
-    """Rows as the bytes of one row group of a sealed file, and what a footer says of it.
+def encoded_group(rows: pa.Table, key: str | None = None) -> tuple[bytes, Group]:
+    """Rows as the bytes of one row group of a sealed file, and what a footer says of it. `key` as for `SealedWriter`.
 
     Raises UnknownLayout where such a row group cannot lie anywhere else.
     """
     sink = pa.BufferOutputStream()
-    with sealed_writer(sink, rows.schema, "") as writer:
+    with sealed_writer(sink, rows.schema, "", key) as writer:
         writer.write(rows)
     data = sink.getvalue().to_pybytes()
     [group] = read_footer(data[-footer_length(data) : -TAIL]).groups
@@ -38,13 +39,14 @@ def schema_of(schema: pa.Schema) -> Field:
 
 class SealedGroups:
     """Writes row groups that are encoded already as a sealed data file into `sink`; one that holds the columns of
-    another file. Closing it does not close the sink.
+    another file. Closing it does not close the sink. `key` as for `SealedWriter`: of the file that they come from.
     """
 
-    def __init__(self, sink: pa.NativeFile, like: Footer, file_id: str) -> None:
+    def __init__(self, sink: pa.NativeFile, like: Footer, file_id: str, key: str | None = None) -> None:
         self._sink = sink
         self._like = like
         self._file_id = file_id
+        self._key = key
         self._groups: list[Group] = []
         self._sealed: list[SealedGroup] = []
         self._size = len(MAGIC)
@@ -61,5 +63,6 @@ class SealedGroups:
 
     def close(self) -> None:
         """Write the footer with the seal."""
-        footer = footer_of(self._like, self._groups, notes_of(self._file_id, self._sealed))
+        notes = {**noted(self._key), **notes_of(self._file_id, self._sealed)}
+        footer = footer_of(self._like, self._groups, notes)
         self._sink.write(with_value(footer, FOOTER, digest_of(footer)))

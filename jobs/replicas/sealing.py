@@ -22,6 +22,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.replicas.column_encodings import encodings_of
+from epochlake.jobs.replicas.derived_tokens import noted, without_tokens
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.footer_groups import MAGIC
 from epochlake.jobs.replicas.seals import (
@@ -68,11 +69,15 @@ class DamagedBytes(StorageUnavailable):
 
 
 class SealedWriter:
-    """Writes rows as a sealed data file into `sink`, with checksums of pages. Closing it does not close the sink."""
+    """Writes rows as a sealed data file into `sink`, with checksums of pages. Closing it does not close the sink.
 
-    def __init__(self, sink: pa.NativeFile, schema: pa.Schema, file_id: str) -> None:
+    `key`: the column whose hashes are the tokens, where these are to be left out (derived_tokens.py).
+    """
+
+    def __init__(self, sink: pa.NativeFile, schema: pa.Schema, file_id: str, key: str | None = None) -> None:
         self._recorder = _Recorder(sink)
         self._file_id = file_id
+        self._key = key
         # The schema of a file that was read carries the seal of that file.
         self._schema = schema.remove_metadata()
         self._writer: pq.ParquetWriter | None = None
@@ -84,6 +89,8 @@ class SealedWriter:
 
     def write(self, rows: pa.Table) -> None:
         """Write rows as one row group."""
+        if self._key is not None:
+            rows = without_tokens(rows, self._key)
         self._opened(rows).write_table(rows.replace_schema_metadata(None), row_group_size=rows.num_rows)
         self._recorder.end_group()
 
@@ -91,7 +98,8 @@ class SealedWriter:
         """Write the footer with the seal."""
         writer = self._opened(self._schema.empty_table())
         self._recorder.hold()
-        writer.add_key_value_metadata(notes_of(self._file_id, self._recorder.groups))
+        # The seal comes last: it is found from behind.
+        writer.add_key_value_metadata({**noted(self._key), **notes_of(self._file_id, self._recorder.groups)})
         writer.close()
         self._recorder.release()
 
@@ -120,9 +128,11 @@ class SealedWriter:
 
 
 @contextmanager
-def sealed_writer(sink: pa.NativeFile, schema: pa.Schema, file_id: str) -> Iterator[SealedWriter]:
+def sealed_writer(
+    sink: pa.NativeFile, schema: pa.Schema, file_id: str, key: str | None = None
+) -> Iterator[SealedWriter]:
     """A `SealedWriter` that is closed when the block ends well; else the sink has a torn file."""
-    writer = SealedWriter(sink, schema, file_id)
+    writer = SealedWriter(sink, schema, file_id, key)
     try:
         yield writer
     except BaseException:

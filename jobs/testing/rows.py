@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from epochlake.jobs.gate.batches import Count
 from epochlake.jobs.gate.row_digests import RowDigest
+from epochlake.jobs.replicas.derived_tokens import key_noted, with_tokens
 from epochlake.jobs.replicas.encoding import ROW_DIGEST
 from epochlake.jobs.replicas.reading import ReadPlan, Scan
 from epochlake.jobs.replicas.scanning import Asked
@@ -173,7 +174,8 @@ def _rows(storage: Storage, uri: str, intervals: Collection[Interval]) -> list[R
     """The rows of a data file, every page verified. Raises RowsDamaged, which names the file as Spark does."""
     data = storage.read_bytes(uri)
     try:
-        rows = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read().to_pylist()
+        source = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        rows = with_tokens(source.read(), key_noted(source.metadata.metadata)).to_pylist()
     except (OSError, pa.ArrowException, ValueError) as error:
         raise RowsDamaged(f"{uri}: {error}") from error
     if lacking := _COLUMNS - {*rows[0]} if rows else set():

@@ -20,12 +20,14 @@ from epochlake.jobs.gate.writing import Writing
 from epochlake.jobs.replicas.change_entries import Begun
 from epochlake.jobs.replicas.opening import open_all
 from epochlake.jobs.upkeep.change_generations import keep_divided
+from epochlake.jobs.upkeep.change_healing import heal
 from epochlake.jobs.upkeep.change_retention import drop_old
 from epochlake.jobs.upkeep.change_settling import settle
 from epochlake.metastore.errors import Rejected, WaitTimeout
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.components.change_streams import ChangeStream
 from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.storage import failures
 from epochlake.placement.consistency import BarrierLevel, ConsistencyLevel, majority
 from epochlake.placement.errors import EpochlakeError
 from epochlake.placement.rejections import Code
@@ -39,7 +41,8 @@ logger = logging.getLogger(__name__)
 class StreamUpkeep(msgspec.Struct, frozen=True):
     """What was done for one stream. `settled`: writes that were brought into it; `forgotten`: that can land no more;
     `open`: that may still land. `dropped`: entries that are kept no longer, of `size` bytes. `generation`: the number
-    of the one that was committed, 0 without one.
+    of the one that was committed, 0 without one. `healed`: files that were damaged and were copied anew; `damaged`:
+    those that no replica has whole, each with why; both where every byte was looked at.
     """
 
     table: str
@@ -50,11 +53,23 @@ class StreamUpkeep(msgspec.Struct, frozen=True):
     dropped: int = 0
     size: int = 0
     generation: int = 0
+    healed: int = 0
+    damaged: tuple[str, ...] = ()
+
+    def require_whole(self) -> None:
+        """Raises StorageDamaged where changes cannot be shown."""
+        if self.damaged:
+            raise failures.StorageDamaged(
+                f"damaged files that keep changes of {self.table}, and could not be copied anew: {len(self.damaged)}",
+                hint="Bring the replicas that may have them back and run it again, or restore the files; else let "
+                "readers read the whole table and go on behind these positions",
+            )
 
 
-def keep_up(cluster: Store, stream: ChangeStream) -> StreamUpkeep:
+def keep_up(cluster: Store, stream: ChangeStream, *, check_bytes: bool = False) -> StreamUpkeep:
     """Begin a stream that has not begun, divide it as its table is divided, settle its writes, and drop what is over.
 
+    With `check_bytes` every byte that is kept then is read, and what is damaged is copied anew from replicas.
     Raises StorageUnavailable.
     """
     table = _table_of(cluster.catch_up(), stream)
@@ -71,7 +86,8 @@ def keep_up(cluster: Store, stream: ChangeStream) -> StreamUpkeep:
     except EpochlakeError as error:
         # Nobody waits for it: until it is made readers go on with the generation of before.
         logger.warning("the changes of %s were not divided anew: %s", table.full_name, error)
-    return StreamUpkeep(table.full_name, True, settled, forgotten, left, dropped, size, generation)
+    healed, damaged = heal(cluster, stream, table) if check_bytes else (0, ())
+    return StreamUpkeep(table.full_name, True, settled, forgotten, left, dropped, size, generation, healed, damaged)
 
 
 def begin(cluster: Store, stream: ChangeStream) -> Begun:

@@ -384,6 +384,8 @@ def plan_merges(
     damaged: Collection[tuple[VolumeId, str]] = (),
     expired_before: Mapping[str, int] = MappingProxyType({}),
     placing: Placing = sources_of,
+    *,
+    derived_tokens: bool = False,
 ) -> MergePlan:
     """Say what is merged, and where each file is read (`placing`, which must have found a place for each).
 
@@ -408,7 +410,7 @@ def plan_merges(
                     expired_before=dict(expired_before) if one.whole else {},
                 )
             )
-    return MergePlan(table, tuple(merges), target_file_bytes, storage)
+    return MergePlan(table, tuple(merges), target_file_bytes, storage, derived_tokens)
 
 
 def _slices(interval: Interval, count: int) -> list[Interval]:

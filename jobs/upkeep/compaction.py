@@ -67,6 +67,7 @@ from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.jobs.workers.workers import Workers
 from epochlake.metastore.announcing import announced, live_leases
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable, WaitTimeout
+from epochlake.metastore.metadata.features import DERIVED_TOKENS
 from epochlake.metastore.metadata.model import VolumeId
 from epochlake.metastore.metadata.time_to_live import SKEW_MICROS
 from epochlake.placement.errors import InvalidRequest
@@ -428,6 +429,7 @@ class _Run:
             self._damaged,
             self._expiry.bounds,
             self._placing,
+            derived_tokens=DERIVED_TOKENS in view.metadata.features.enabled,
         )
         made: dict[int, list[MergedFile]] = defaultdict(list)
         try:

@@ -35,6 +35,7 @@ GENERATED_COLUMNS = "generated-columns"
 TABLET_DATACENTERS = "tablet-datacenters"
 UNREGISTERED_NODES = "unregistered-nodes"
 CHANGE_GENERATIONS = "change-generations"
+DERIVED_TOKENS = "derived-tokens"
 
 FEATURES = (
     Feature(ANNOUNCEMENTS, "agents say in the log which version of the product runs on their node", 7),
@@ -51,6 +52,7 @@ FEATURES = (
     Feature(TABLET_DATACENTERS, "keyspaces on tablets get and give up datacenters", 7),
     Feature(UNREGISTERED_NODES, "nodes that have left are taken out of the metadata", 7),
     Feature(CHANGE_GENERATIONS, "changes of tables are divided into generations of streams", 7),
+    Feature(DERIVED_TOKENS, "compacted files leave out the tokens that follow from their keys", 7),
 )
 
 SUPPORTED = tuple(feature.name for feature in FEATURES)

@@ -135,6 +135,20 @@ MUTANTS = (
         ("tests/unit/jobs/test_sealing.py",),
     ),
     Mutant(
+        "changes are read from a file whose seal nobody looks at",
+        "jobs/replicas/change_reading.py",
+        "    seal = read_seal(storage, file, uri)\n",
+        '    seal = type("Unproved", (), {"footer": storage.read_bytes(uri)})\n',
+        ("tests/unit/jobs/test_change_streams_rotten.py",),
+    ),
+    Mutant(
+        "a damaged file of a stream is healed with a damaged one",
+        "jobs/upkeep/change_healing.py",
+        "            require_intact(cluster.storage, file, source)\n",
+        "",
+        ("tests/unit/jobs/test_change_streams_rotten.py",),
+    ),
+    Mutant(
         "a row group is copied without a look at its digest",
         "jobs/replicas/sealing.py",
         "    if found.hexdigest()[:DIGITS] != group.digest:\n",

@@ -6,8 +6,11 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.replicas.files import MERGED
+from epochlake.jobs.replicas.reading import Scan, read_plan, read_ranked, scan_rows
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction
 from epochlake.jobs.upkeep.compacting import EVERYTHING
@@ -15,6 +18,8 @@ from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore import announcing
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
+from epochlake.placement.hashing import token_of
+from epochlake.placement.tokens import MIN_TOKEN, TOKEN
 
 from tests.support import slices
 from tests.support.clusters import FOUR, SmallCluster, placed, spark_stages_all, without_zookeeper
@@ -159,3 +164,37 @@ def test_spark_copies_what_is_missing_and_finds_what_is_damaged(
     assert report.complete
     held = [sorted(open_snapshot(table.address(node)).all_files) for node in "ABC"]
     assert held[0] == held[1] == held[2]
+
+
+@pytest.mark.usefixtures("no_leases")
+def test_files_that_leave_tokens_out_are_read_in_part_merged_and_ranked(tmp_path: Path, spark: SparkSession) -> None:
+    table = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"}, configuration=QUICK)
+    model = dict.fromkeys(range(80), "first")
+    with table.cluster.pipeline("writer", spark) as pipeline:
+        pipeline.write(rows(spark, model), TABLE)
+        pipeline.write(rows(spark, dict.fromkeys(range(20), "second")), TABLE)
+    assert compact(table.cluster, TABLE, spark, policy=EVERYTHING).complete
+    thin = [
+        path
+        for path in tmp_path.rglob(f"{MERGED}*.parquet")
+        if pq.read_table(path, partitioning=None)[TOKEN].null_count
+    ]
+    assert thin
+    with table.cluster.pipeline("writer", spark) as pipeline:
+        pipeline.write(rows(spark, dict.fromkeys(range(10, 40), "third")), TABLE)
+    model |= dict.fromkeys(range(20), "second") | dict.fromkeys(range(10, 40), "third")
+    with table.cluster.pipeline("reader", spark) as pipeline:
+        plan = pipeline.gate.plan_read(table.table)
+        assert plan.merged
+        ranked = {row.id: row.note for row in read_ranked(spark, table.table, plan).collect()}
+        merged = read_plan(spark, table.table, plan)
+        assert {row.id: row.note for row in merged.collect()} == ranked == model
+        # A part of a file is read by the tokens that it leaves out.
+        tokens = {row: token_of([("bigint", str(row))]) for row in model}
+        middle = sorted(tokens.values())[len(tokens) // 2]
+        paths = [path for scan in plan.merged for path in scan.paths if f"/{MERGED}" in path]
+        part = scan_rows(spark, table.table, Scan(tuple(paths), ((MIN_TOKEN, middle),)))
+        assert {row.id for row in part.collect()} == {row for row, token in tokens.items() if token <= middle}
+    # Spark merges what has none, too.
+    assert compact(table.cluster, TABLE, spark, policy=EVERYTHING).complete
+    assert shown(table, spark, "ALL") == model

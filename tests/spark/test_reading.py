@@ -506,3 +506,31 @@ def test_bits_are_looked_up_by_the_size_of_a_file_and_by_its_name_where_two_file
         pq.write_table(pq.read_table(largest.uri, partitioning=None), largest.uri, compression="none")
         with pytest.raises(Exception, match=largest.file.file_id):
             read_plan(spark, TABLE, plan).collect()
+
+
+@pytest.mark.connect
+def test_a_session_makes_a_condition_once_and_another_one_after_a_write(
+    spark: SparkSession, replicas: list[ReplicaAddress], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
+    monkeypatch.setattr(reading, "NAMED_POSITIONS", 0)
+    monkeypatch.setattr(reading, "MOST_CONDITIONS", 1)
+    made: list[object] = []
+    make = reading._looked_up
+    monkeypatch.setattr(reading, "_looked_up", lambda *asked: made.append(asked) or make(*asked))
+    write(spark.range(100).selectExpr("id", "'old' as note"), replicas, at=1)
+    write(spark.range(0, 100, 2).selectExpr("id", "'new' as note"), replicas, at=2)
+    before = plan_read(TABLE, pinned(replicas[:1]))
+    expected = {n: "old" if n % 2 else "new" for n in range(100)}
+    first, second = (read_plan(spark, TABLE, before) for _ in range(2))
+    assert len(made) == 1
+    assert values(first) == values(second) == expected
+    # Both in one query, which has the condition twice.
+    pairs = first.join(second.withColumnRenamed("note", "again"), "id").where("note = again")
+    assert pairs.count() == 100
+    write(spark.range(1, 100, 2).selectExpr("id", "'newer' as note"), replicas, at=3)
+    after = read_plan(spark, TABLE, plan_read(TABLE, pinned(replicas[:1])))
+    assert len(made) == 2
+    assert values(after) == {n: "newer" if n % 2 else "new" for n in range(100)}
+    assert values(first) == values(read_plan(spark, TABLE, before)) == expected, "one that is not kept is made again"
+    assert len(made) == 3

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs import administration, few_rows
 from epochlake.jobs.cluster import Cluster
@@ -55,6 +54,7 @@ from epochlake.placement.consistency import ConsistencyLevel, majority
 from epochlake.placement.tablets.transitions import Kind, Stage
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, Interval, tablet_label, tokens_of_label
 
+from tests.support.files import stored_rows
 from tests.support.replicas import store
 from tests.support.storages import STORAGE
 
@@ -390,7 +390,7 @@ def rows_of(path: Path, intervals: Collection[Interval]) -> list[int]:
 
 def tokens_of(path: Path, intervals: Collection[Interval]) -> list[tuple[int, int]]:
     """Token and id of the rows of a file with tokens in any of the intervals; of all rows when there is none."""
-    rows = pq.ParquetFile(path).read(columns=[TOKEN, "id"], use_threads=False)
+    rows = stored_rows(path)
     inside = intervals or [(MIN_TOKEN, MAX_TOKEN)]
     found = zip(rows[TOKEN].to_pylist(), rows["id"].to_pylist(), strict=True)
     return [(token, row) for token, row in found if any(low <= token <= high for low, high in inside)]

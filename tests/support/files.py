@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from epochlake.jobs.replicas.damage import ExpectedFile
+from epochlake.jobs.replicas.derived_tokens import key_noted, with_tokens
 from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
@@ -49,3 +52,9 @@ def stored_versions(
         file_id, "0-0", path, size, len(tokens), tokens[0], tokens[-1], min(times), max(times), any(deletes)
     )
     return Run(ExpectedFile(file, replica), intervals)
+
+
+def stored_rows(path: Path) -> pa.Table:
+    """All that a data file has, with every token."""
+    with pq.ParquetFile(path) as source:
+        return with_tokens(source.read(use_threads=False), key_noted(source.metadata.metadata))

@@ -21,7 +21,9 @@ FOLDERS = (
     "tests/unit/jobs/",
     "tests/spark/",
     "tests/protocol/test_agent_tasks.py",
+    "tests/protocol/test_agents_zookeeper.py",
     "tests/protocol/test_coordination_commands.py",
+    "tests/protocol/test_kept_ensemble.py",
 )
 """Folders of tests that may be long ones, and files that start processes on which no commit depends."""
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from epochlake.jobs.gate.pipeline import Pipeline
 from epochlake.jobs.replicas.files import DataFile, new_file_id, path_of
 from epochlake.jobs.replicas.merging import MergedFile, MergePlan, RangeMerge, encode
@@ -27,6 +26,7 @@ from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, TOKEN, Interval
 
 from tests.support.clusters import SmallTable
+from tests.support.files import stored_rows
 from tests.support.storages import STORAGE
 
 Row = Mapping[str, object]
@@ -133,7 +133,7 @@ def _scanned(scans: Iterable[Scan]) -> list[Row]:
 
 
 def _rows(path: Path, intervals: Sequence[Interval]) -> list[Row]:
-    rows = pq.read_table(path, partitioning=None).to_pylist()
+    rows = stored_rows(path).to_pylist()
     inside = intervals or [(MIN_TOKEN, MAX_TOKEN)]
     return [row | {"_file": path.name} for row in rows if any(low <= row[TOKEN] <= high for low, high in inside)]
 

@@ -27,6 +27,7 @@ from epochlake.jobs.gate.errors import (
     TableAltered,
 )
 from epochlake.jobs.replicas.change_index import ChangesGone
+from epochlake.jobs.replicas.change_reading import ChangesDamaged
 from epochlake.jobs.replicas.sealing import DamagedBytes
 from epochlake.jobs.wheel_tasks import JobFailed
 from epochlake.metastore.delta_commits import TornCommit
@@ -68,6 +69,7 @@ OWN_ARGUMENTS: list[EpochlakeError] = [
     ChangeNotKept("air.flights", EpochlakeError("the root is full")),
     ChangesGone("changes up to position 7 are gone", 7),
     DamagedBytes("disks/n1/a.parquet", "it is torn"),
+    ChangesDamaged("air.flights", 7, "changes/a.parquet", "it is torn"),
     TornCommit("log", 4, "is empty"),
     JobFailed("vacuum", 75),
     QuorumsDisjoint(7, 3, "no replica in common"),

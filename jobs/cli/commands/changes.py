@@ -165,7 +165,16 @@ def check_and_repair(context: typer.Context, how: How) -> None:
 
 
 @changes.command("keep-up")
-def keep_up(context: typer.Context, table: TableName) -> None:
+def keep_up(
+    context: typer.Context,
+    table: TableName,
+    check_bytes: Annotated[
+        bool,
+        typer.Option(
+            "--check-bytes", help="Read every byte that is kept, and copy anew from replicas what is damaged."
+        ),
+    ] = False,
+) -> None:
     """Bring into a stream what has landed while its writer died, and drop what is over: what a coordinator does."""
     from epochlake.jobs.upkeep.change_streams import keep_up as run
 
@@ -174,7 +183,9 @@ def keep_up(context: typer.Context, table: TableName) -> None:
     stream = metadata.change_streams.get(metadata.table(table).table_id)
     if stream is None:
         raise Rejected(Code.NO_CHANGES, f"the changes of {table} are not kept")
-    session.show(run(session.cluster, stream), kept_up)
+    report = run(session.cluster, stream, check_bytes=check_bytes)
+    session.show(report, kept_up)
+    report.require_whole()
 
 
 @changes.command("forget")

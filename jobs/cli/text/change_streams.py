@@ -110,7 +110,9 @@ def kept_up(report: StreamUpkeep) -> list[RenderableType]:
         bold(report.table).append(
             f": {plural(report.settled, 'write')} settled, {report.forgotten} can land no more, {report.open} open, "
             f"{plural(report.dropped, 'write')} dropped ({size(report.size)})"
-            + (f"; generation {report.generation} begins" if report.generation else ""),
+            + (f"; generation {report.generation} begins" if report.generation else "")
+            + (f"; {plural(report.healed, 'file')} healed" if report.healed else ""),
             style="not bold",
-        )
+        ),
+        *(Text(said, style="red") for said in report.damaged),
     ]

@@ -8,6 +8,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
+from epochlake.placement import column_hashing
 from epochlake.placement.column_hashing import hash_bytes, hashes_of
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.hashing import token_of, xxhash64
@@ -39,6 +40,22 @@ def test_keys_have_the_tokens_that_are_looked_up_one_by_one(seed: int) -> None:
     tokens = [token_of([("bigint", str(key)), ("string", text)]) for key, text in keys]
     assert hashes_of([whole, text], len(keys)).tolist() == tokens
     assert hashes_of([whole.slice(7, 50), text.slice(7, 50)], 50).tolist() == tokens[7:57]
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 5, 9])
+def test_a_key_of_one_number_has_the_same_tokens_however_many_there_are(
+    size: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(column_hashing, "_AT_A_TIME", 4)
+    dice = random.Random(seed)
+    keys = [dice.randrange(-(2**63), 2**63) for _ in range(size + 2)]
+    tokens = [token_of([("bigint", str(key))]) for key in keys]
+    for type_ in (pa.int64(), pa.timestamp("us", "UTC"), pa.timestamp("us")):
+        column = pa.array(keys, pa.int64()).cast(type_)
+        assert hashes_of([column], len(column)).tolist() == tokens
+        assert hashes_of([column.slice(1, size)], size).tolist() == tokens[1 : 1 + size]
+    with_null = pa.array([*keys, None], pa.int64())
+    assert hashes_of([with_null], len(with_null)).tolist() == [*tokens, 42]
 
 
 def test_long_decimals_are_hashed_as_the_bytes_of_their_number() -> None:
