@@ -7,7 +7,8 @@ Of the index, of intents and replicas it knows nothing.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -194,13 +195,33 @@ class ChangeFollowers:
         whole = self.all[0].given if held else self.everything(cluster)
         short = settings.changes == "short"
         told = [] if held else _told_otherwise(cluster, whole)
+        known = _generations(cluster)
         self.parts.read_rest(cluster)
         parts = None if held else tuple(self.parts.given)  # nothing is kept for who has no name
-        return StreamHistory(whole, self.all, self.passes, shown, settings.append_only, in_time, short, told, parts)
+        return StreamHistory(
+            whole,
+            self.all,
+            self.passes,
+            shown,
+            settings.append_only,
+            in_time,
+            short,
+            told,
+            parts,
+            known,
+            self.parts.generation,
+        )
 
     @property
     def all(self) -> list[Follower]:
         return list(self._followers.values())
+
+
+def _generations(cluster: Cluster) -> dict[int, tuple[int, int | None]]:
+    """Where each generation of streams begins and ends that has begun, as programs are told."""
+    return {
+        one.generation: (one.begins, one.ends) for one in cluster.change_generations(TABLE) if one.begins is not None
+    }
 
 
 def _told_otherwise(cluster: Cluster, stream: Sequence[Change]) -> list[str]:
@@ -247,6 +268,8 @@ class StreamHistory(NamedTuple):
 
     `at_rest`: the rows that a read shows then, all notes of each key. `told`: what is said of it that is not so.
     `parts`: what readers of streams were given, each change with its generation; None where there were none.
+    `generations`: where each of them begins and ends, as known before the readers were asked for the last time, and
+    `came_to`: the one that they have come to.
     """
 
     stream: Sequence[Change]
@@ -258,6 +281,8 @@ class StreamHistory(NamedTuple):
     short: bool
     told: Sequence[str] = ()
     parts: Sequence[tuple[int, Change]] | None = None
+    generations: Mapping[int, tuple[int, int | None]] = MappingProxyType({})
+    came_to: int = 1
 
 
 def violations(history: StreamHistory, writes: Sequence[Access], lossy: Sequence[Access] = ()) -> list[str]:
@@ -317,15 +342,17 @@ def _not_in_time(history: StreamHistory, writes: Sequence[Access]) -> list[str]:
     for write in writes:
         if not write.acknowledged:
             continue
-        positions = [
-            change.position
-            for change in history.stream
-            if change.key in write.notes and change.written_at in write.times and change.note == write.notes[change.key]
-        ]
-        late = [one for one in history.passes if write.ended < one.began and one.position < max(positions, default=0)]
+        first: dict[int, int] = {}
+        for change in history.stream:
+            # Two deletes of a key at the same microsecond cannot be told apart: the later one may be another's.
+            is_alike = change.key in write.notes and change.note == write.notes[change.key]
+            if is_alike and change.written_at in write.times:
+                first.setdefault(change.key, change.position)
+        position = max(first.values(), default=0)
+        late = [one for one in history.passes if write.ended < one.began and one.position < position]
         found += [
             f"{one.who} read up to position {one.position} after a write by {write.who} was acknowledged, which is at "
-            f"{max(positions)}"
+            f"{position}"
             for one in late[:1]
         ]
     return found
@@ -423,7 +450,9 @@ def _given_otherwise(follower: Follower, history: StreamHistory, known: Counter[
 
 
 def _parted_otherwise(history: StreamHistory) -> list[str]:
-    """Readers of single streams are given what the whole stream has, once, and changes of a key in its order."""
+    """Readers of single streams are given what the whole stream has, once, and changes of a key in its order; of a
+    generation what it has, and then they go on with the next one.
+    """
     if history.parts is None or history.short:
         return []
     given, known = Counter(change for _, change in history.parts), Counter(history.stream)
@@ -435,6 +464,16 @@ def _parted_otherwise(history: StreamHistory) -> list[str]:
         if place < newest.get(change.key, place):
             found.append(f"readers of single streams were given {change} after a later one of its key")
         newest[change.key] = place
+        begins, ends = history.generations.get(generation, (0, None))
+        if change.position <= begins or (ends is not None and change.position > ends):
+            found.append(
+                f"readers of generation {generation}, after position {begins} and up to {ends}, were given {change}"
+            )
+    if history.came_to < max(history.generations, default=1):
+        found.append(
+            f"readers of single streams have not finished generation {history.came_to}, and generation "
+            f"{max(history.generations)} has begun"
+        )
     return found
 
 

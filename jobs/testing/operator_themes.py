@@ -153,5 +153,12 @@ DROPPED_EARLY = EXPIRING_ROWS._replace(
 )
 """Compactions all the time, by a clock that is ahead of those of readers, of rows that expire in these seconds."""
 
+HALF_EXPIRED = DROPPED_EARLY._replace(
+    seconds=(7.0, 10.0),
+    replication=(2, 3),
+    plot="expired_beside_large",
+)
+"""Rows that have expired are put together with other small ones, and not with the large files of what they replace."""
+
 DRAWN = (REPLICATING, HANDING_ON, ROLLING_BACK, ALTERING, ALTERING)
 """Those that are drawn with all others."""

@@ -447,6 +447,8 @@ def set_up(world: World, settings: Settings, keep_changes: Callable[[Cluster, st
             )
             if settings.changes and keep_changes is not None:
                 keep_changes(cluster, settings.changes)
+        if settings.age:
+            world.scheduler.sleep(settings.age)
 
     actor = world.run(world.process("founder of tables"), prepare)
     world.until_done(actor)

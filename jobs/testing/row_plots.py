@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 from epochlake.jobs.testing.disk import LOG, ROOT
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario
-from epochlake.jobs.testing.themes import ACCEPT_LOSS, CHANGE_OF_MIND, EXPIRING, KEYS
+from epochlake.jobs.testing.themes import ACCEPT_LOSS, CHANGE_OF_MIND, EXPIRING, KEYS, LIVES, SOME, WIDE
 
 OUTAGE_SECONDS = 3.0
 """So long nobody reaches a place in which something else comes."""
@@ -24,6 +24,9 @@ LATENCY = 0.2
 
 TRIES = 6
 """So often operators ask for what has to wait for something else."""
+
+AGE_SECONDS = 7200.0
+"""So old is a table of which compaction may drop what has expired: clocks are taken to be up to an hour apart."""
 
 SHIFTS = 6
 """So often operators let a replica go elsewhere."""
@@ -245,6 +248,34 @@ def clocks_apart(drawn: Drawn) -> Scenario:
     return drawn.with_([*(msgspec.structs.replace(one, skew=-apart) for one in others), keeper], [])
 
 
+def expired_beside_large(drawn: Drawn) -> Scenario:
+    """A large row is replaced by a small one that has expired for more than an hour, and that is put together with
+    other small ones, beside the large one. Rows have had their time to live for longer than that.
+    """
+    chance, between, at = drawn.chance, drawn.between, 0.3
+    writes: list[tuple[float, Operation]] = []
+    reads: list[tuple[float, Operation]] = []
+    compacting: list[tuple[float, Operation]] = []
+    while at < drawn.scenario.seconds - 2.0:
+        key, turn = chance.randrange(KEYS), len(compacting)
+        small = [(key, min(LIVES)), (chance.choice([one for one in range(KEYS) if one != key]), max(LIVES))]
+        chance.shuffle(small)
+        writes += [(at, Operation(WIDE, name=f"w{turn}", keys=(key,), level="ALL"))]
+        for number, (one, lives) in enumerate(small, 1):
+            writing = Operation(EXPIRING, name=f"e{turn}.{number}", keys=(one,), level="ALL", seconds=lives)
+            writes += [(at + between(0.3, 0.4) * number, writing)]
+        compacting += [(at + between(1.0, 1.4), Operation(SOME, on=True))]
+        reads += [(at + between(0.5, 2.0), Operation("read", level="QUORUM"))]
+        at += between(1.8, 2.4)
+    parts = [
+        _briefly("pipeline0", writes),
+        _briefly("pipeline1", reads),
+        _does("upkeep", "upkeep", _at_times(compacting)),
+    ]
+    scenario = drawn.with_([*parts, *drawn.others("pipeline", "upkeep")], [])
+    return msgspec.structs.replace(scenario, settings=msgspec.structs.replace(scenario.settings, age=AGE_SECONDS))
+
+
 def _accepting(drawn: Drawn, begins: float, accepts: float, forgets: float) -> list[Part]:
     """Who moves a tablet, accepts that epochs are lost, has deletes forgotten, and moves the tablet again."""
     chance, between = drawn.chance, drawn.between
@@ -359,7 +390,7 @@ def whole_again_meanwhile(drawn: Drawn) -> Scenario:
 PLOTS: Mapping[str, Callable[[Drawn], Scenario]] = {
     plot.__name__: plot
     for plot in (
-        *(epochs_lost, root_lost, clocks_apart),
+        *(epochs_lost, root_lost, clocks_apart, expired_beside_large),
         *(put_back_under_a_commit, settled_late, swept_late, prepared_late),
         *(narrowed_meanwhile, lying_splits, whole_again_meanwhile),
     )

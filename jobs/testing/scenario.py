@@ -88,6 +88,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     each is dropped as soon as all of its followers have told that they have dealt with it.
     `members`: the directories by number that are the first log members; (): commits count when the root has them.
     `ttl`: for how many seconds rows of the table live at first, from the moment in them; 0 for ever.
+    `age`: how old the table is when the history begins, in seconds.
     """
 
     delta: bool = False
@@ -107,6 +108,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     attempts: int = 3
     members: tuple[int, ...] = ()
     ttl: int = 0
+    age: float = 0.0
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):

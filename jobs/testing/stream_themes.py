@@ -107,5 +107,28 @@ APPENDED_AT_ONCE = Theme(
 as soon as they are there.
 """
 
-BY_NAME_ONLY = (DYING_WRITERS, HELD_FOR_READERS, HALF_GIVEN, APPENDED_AT_ONCE)
+DIVIDED_ANEW = Theme(
+    seconds=(5.0, 8.0),
+    keys=(KEYS,),
+    paces=(0.1, 0.3),
+    operations=("resize",),
+    operator_paces=(1.5, 3.0),
+    tablets=(1, 2, 4),
+    replication=(2, 3),
+    accesses=(*["write"] * 5, "batch", "delete"),
+    pipelines=(2, 3),
+    coordinators=(1,),
+    append_only=0.3,
+    followed=1.0,
+    changes=("kept",),
+    followers=(2, 3),
+    settlers=(0, 1),
+    follower_paces=(0.1, 0.3),
+    lying_to_followers=(
+        Lying(("kill", "pause", "pause"), ("follower",), (FOLLOWING, "shared read", "log read"), (2, 6), (0.5, 2.0)),
+    ),
+)
+"""Tablets that are split and merged, so that one generation of streams comes after another, with readers of both."""
+
+BY_NAME_ONLY = (DYING_WRITERS, HELD_FOR_READERS, HALF_GIVEN, APPENDED_AT_ONCE, DIVIDED_ANEW)
 """Those that had too few histories yet to be drawn where nobody asks for them."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.campaign_mutations import commits, gate, log_members, moves
+from tests.campaign_mutations import commits, gate, log_members, moves, upkeep
 from tests.campaign_mutations.mutation import Mutation
 
 _ALL = (
-    *(*commits.MUTATIONS, *log_members.MUTATIONS, *gate.WRITES, *gate.READS, *moves.MUTATIONS),
+    *(*commits.MUTATIONS, *log_members.MUTATIONS, *gate.WRITES, *gate.READS, *moves.MUTATIONS, *upkeep.MUTATIONS),
     moves.STREAMING_LANDS_LATE,
+    upkeep.EXPIRED_OF_SOME,
 )
 _KNOWN = {one.name: one for one in _ALL}
 
@@ -45,4 +46,5 @@ MUTATIONS = (
         "a promise of one change stands for another one of its number",
     ),
     _together("a replica is prepared again and again", "a late coordinator drops what has come since"),
+    _together(upkeep.EXPIRED_OF_SOME.name, "deletes are forgotten while not all of their range takes part"),
 )

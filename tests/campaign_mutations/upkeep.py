@@ -153,3 +153,13 @@ MUTATIONS = (
         ROWS,
     ),
 )
+
+EXPIRED_OF_SOME = Mutation(
+    "expired rows are dropped where not all of their range is merged",
+    "114: compaction drops an expired row where it would drop a tombstone, and all files of the range take part",
+    "jobs/upkeep/compacting.py",
+    "                    expired_before=dict(expired_before) if one.whole else {},\n",
+    "                    expired_before=dict(expired_before),\n",
+    ROWS_TABLES,
+)
+"""Alone it changes nothing: where not all of a range is merged no row is old enough to be dropped either."""

@@ -5,17 +5,22 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import pytest
 from epochlake.jobs import campaign
 from epochlake.jobs.gate import expiry
+from epochlake.jobs.replicas.merging import MergePlan
 from epochlake.jobs.testing.expiring import NEVER, bound
 from epochlake.jobs.testing.row_checkers import Access, RowHistory, violations
 from epochlake.jobs.testing.row_drawing import row_scenario
 from epochlake.jobs.testing.row_themes import BY_NAME
 from epochlake.jobs.testing.scenario import Fault, Scenario
 from epochlake.jobs.upkeep import compaction
+from epochlake.jobs.upkeep.compacting import Chosen
 from epochlake.metastore.metadata.model import Table, TimeToLive
+from epochlake.metastore.storage.storage import Storage
 
 THEME = BY_NAME["expiring_rows"]._replace(tables=0.0)
 
@@ -95,4 +100,18 @@ def test_a_history_notices_that_rows_are_dropped_which_a_clock_behind_still_show
     scenario = row_scenario(1, theme=BY_NAME["dropped_early"])
     assert campaign.run(scenario).violations == []
     monkeypatch.setattr(compaction, "SKEW_MICROS", 0)
+    assert campaign.run(scenario).violations
+
+
+def test_a_history_notices_that_expired_rows_are_dropped_where_not_all_of_their_range_is_merged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = row_scenario(1, theme=BY_NAME["half_expired"])
+    assert campaign.run(scenario).violations == []
+    planned = compaction.plan_merges
+
+    def as_if_whole(storage: Storage, table: Table, chosen: Sequence[Chosen], *how: Any) -> MergePlan:
+        return planned(storage, table, [msgspec.structs.replace(one, whole=True) for one in chosen], *how)
+
+    monkeypatch.setattr(compaction, "plan_merges", as_if_whole)
     assert campaign.run(scenario).violations
