@@ -80,20 +80,29 @@ class Offers:
         come back to them in time.
         """
         with self._turn:
-            shown = [
+            able = [
                 s
                 for s in waiting
                 if s.planned is not None and s.expect_epoch is None and not s.offered and s.deadline >= until
-            ][:most]
-            for submission in shown:
+            ]
+            # Of two calls of one request one is shown, and the other one waits for what becomes of it.
+            first: dict[str, Submission] = {}
+            for submission in able:
+                first.setdefault(submission.request_id, submission)
+            shown = list(first.values())[:most]
+            ids = {s.request_id for s in shown}
+            joined = [s for s in able if s.request_id in ids and s is not first[s.request_id]]
+            for submission in (*shown, *joined):
                 submission.take(SubmissionStep.OFFER)
+            for submission in joined:
+                submission.has_joined = True
         if not shown:
             return
         ticket = self._queue.offer(encode_proposals(shown))
         if ticket is not None:
-            self._open.append(_Offer(ticket, shown, []))
+            self._open.append(_Offer(ticket, shown, joined))
             return
-        for submission in shown:
+        for submission in (*shown, *joined):
             submission.take(SubmissionStep.KEEP)
 
     def join(self, submission: Submission) -> None:

@@ -118,6 +118,8 @@ class Submission:
     def take(self, step: SubmissionStep) -> None:
         """Go where a step leads."""
         self.standing = TRANSITIONS[self.standing][step]
+        # What it had joined nobody takes any more: from now on whoever commits it does so for its own sake.
+        self.has_joined &= self.standing is not Standing.OWN
         self._log_has_moved |= step is SubmissionStep.MOVE_LOG
 
     @property

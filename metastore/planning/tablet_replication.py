@@ -2,20 +2,21 @@
 
 One replica of a tablet at a time, as many tablets as volumes may stream at once. Where a replica goes is the balancer's
 rule: another node, active, with the table's tags, in the rack that has the fewest replicas of the tablet, the emptiest
-of them. What goes is on a node that is to go anyway, else in the rack with the most, on the fullest node.
+of them; it waits for a node that does not answer where all others would double a rack. What goes is on a node that is
+to go anyway, else in the rack with the most, on the fullest node.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import ChangeReplicas, ReplicaChange
 from epochlake.metastore.metadata.events.nodes import nodes_going
-from epochlake.metastore.metadata.model import TableId, VolumeId
+from epochlake.metastore.metadata.model import NodeId, TableId, VolumeId
 from epochlake.metastore.metadata.replica_numbers import altering, tablets_of, unlike
 from epochlake.metastore.planning.balancing import Loads, cluster_load
 from epochlake.metastore.planning.streams import Room, StreamLimits, busy
@@ -142,8 +143,34 @@ class _Places:
         racks = self._racks(self._in(datacenter, replicas))
         rack = {volume: str(self._rack[self._node_of[volume]]) for volume in able}
         fewest = min(racks[rack[volume]] for volume in able)
+        if better := self._awaited(table_id, datacenter, taken, racks, fewest):
+            return better
         best = [v for v in able if racks[rack[v]] == fewest and self._room.has(v, size=size)]
         return (min(best, key=self._height), None) if best else ""
+
+    def _awaited(
+        self, table_id: TableId, datacenter: str, taken: Collection[NodeId], racks: Counter[str], fewest: int
+    ) -> str:
+        """What a tablet waits for in a rack with fewer replicas of it than any that can take one; empty: nothing.
+
+        A node that does not answer, or failed a moment ago, may be back at once, and nothing would move a replica away
+        again that has gone to a second node of a rack. Who does not come back is removed, or set in maintenance.
+        """
+        for node, role in enumerate(self._role):
+            if (
+                role == Role.NO_STATISTICS
+                and self._datacenter[node] == datacenter
+                and self._node_id[node] not in taken
+                and racks[str(self._rack[node])] < fewest
+                and (self._rules is None or self._rules[self._table_row[table_id], node])
+            ):
+                name = self._metadata.directory.nodes[self._node_id[node]].name
+                return (
+                    f"node {name} of rack {self._rack[node]} does not answer, or failed a moment ago, and all others "
+                    "that can take a replica more are in racks that have one: if it does not come back, remove it or "
+                    "set it in maintenance"
+                )
+        return ""
 
     def _leaving(self, datacenter: str, replicas: Sequence[VolumeId], size: int) -> tuple[VolumeId, VolumeId] | str:
         here = self._in(datacenter, replicas)

@@ -259,3 +259,42 @@ def test_of_two_calls_of_one_request_at_once_one_at_most_is_told_that_it_is_the_
     assert committer.commit(ON, request_id="nightly").already is not told
     assert found == [told]
     assert committer.commit(ON, request_id="nightly").already
+
+
+class _OneOffer(LocalQueue):
+    """A line that keeps what is offered; nobody takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offered: list[list[str]] = []
+
+    def offer(self, data: bytes) -> object:
+        self.offered.append([one.request_id for one in decode_proposals(data)])
+        return len(self.offered)
+
+    def withdraw(self, ticket: object) -> bool:
+        return True
+
+
+def test_of_two_calls_of_one_request_one_is_offered_and_the_other_one_stands_for_itself_when_that_is_taken_back() -> (
+    None
+):
+    line = _OneOffer()
+    shown = offers.Offers(line, threading.Condition())
+    first, second, other = (
+        Submission(SwitchBalancing(on=False), request_id, "me", "", float("inf"), None) for request_id in "rrs"
+    )
+    shown.show([first, second, other], 0.0, 10)
+    assert line.offered == [["r", "s"]]
+    assert [one.offered for one in (first, second, other)] == [True] * 3
+    assert [one.has_joined for one in (first, second, other)] == [False, True, False]
+    third = Submission(SwitchBalancing(on=False), "r", "me", "", float("inf"), None)
+    shown.join(third)
+    assert (third.offered, third.has_joined) == (True, True)
+    shown.end()
+    for one in (first, second, other, third):
+        assert (one.offered, one.taken, one.has_joined) == (False, False, False)
+    # The first one's time is over: the others are tried again, and one of them may be the first to hear of it.
+    shown.show([second, third], 0.0, 10)
+    assert line.offered[1:] == [["r"]]
+    assert [one.has_joined for one in (second, third)] == [False, True]

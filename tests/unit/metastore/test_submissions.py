@@ -60,6 +60,10 @@ def test_what_was_appended_for_another_call_of_the_same_process_is_told_as_there
     joined.take(SubmissionStep.OFFER)
     joined.has_joined = True
     assert committed_at(joined, mine) == Committed(mine.epoch, "r", already=True)
+    # That one was taken back whole: whoever commits it now does so for this call.
+    joined.take(SubmissionStep.KEEP)
+    joined.take(SubmissionStep.OFFER)
+    assert committed_at(joined, mine) == Committed(mine.epoch, "r", already=False)
     for expected, already in ((mine.epoch - 1, False), (mine.epoch, True), (mine.epoch - 2, True)):
         one = Submission(SwitchBalancing(on=False), "r", "me", "", 0.0, expected)
         one.take(SubmissionStep.LOSE_ANSWER)

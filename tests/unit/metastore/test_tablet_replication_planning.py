@@ -218,6 +218,28 @@ def test_what_is_away_or_rests_is_no_target_and_what_has_a_silent_replica_gives_
     assert len(stuck) == 1
 
 
+def test_a_replica_waits_for_a_node_that_does_not_answer_where_it_would_double_a_rack_elsewhere() -> None:
+    """Nothing would move it away again; who does not come back is set in maintenance."""
+    dice = random.Random(4)
+    metadata = applied([INITIALISE, EnableFeatures(SUPPORTED)])
+    for number, rack_name in enumerate(("r0", "r1", "r0", "r2")):
+        metadata = joined(metadata, f"n{number}", rack=rack_name)
+    a, b, other, away = list(metadata.directory.volumes)
+    metadata = applied([CreateKeyspace(keyspace("air", dc1=2)), table("flights", [[a, b]])], metadata)
+    metadata = applied([AlterTabletReplication("air", {"dc1": 3})], metadata)
+    silent = loads(metadata, dice, frozenset({away}))
+    avoided = msgspec.structs.replace(loads(metadata, dice), avoided=frozenset({away}))
+    for given in (silent, avoided):
+        changes, [stuck] = next_replica_changes(metadata, given, LIMITS)
+        assert changes == []
+        assert "node n3 of rack r2 does not answer" in stuck
+    [change], _ = next_replica_changes(metadata, loads(metadata, dice), LIMITS)
+    assert change.pending == away
+    without = applied([SetMaintenance(metadata.directory.node_of_volume[away].node_id, on=True)], metadata)
+    [change], _ = next_replica_changes(without, silent, LIMITS)
+    assert change.pending == other
+
+
 def test_a_table_that_is_about_to_be_split_waits() -> None:
     metadata = applied([AlterTabletReplication("air", {"dc1": 2})], cluster(random.Random(3), start=1))
     held = msgspec.structs.replace(loads(metadata, random.Random(3)), held=frozenset({FLIGHTS}))
