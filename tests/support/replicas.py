@@ -99,10 +99,12 @@ def store(
     )
 
 
-def flip_in_a_page(path: Path) -> None:
-    """Flip a bit of what the largest column of the first row group holds."""
+def flip_in_a_page(path: Path, column: str | None = None) -> None:
+    """Flip a bit of what a column of the first row group holds, the largest one where none is named."""
     group = pq.ParquetFile(path).metadata.row_group(0)
-    chunk = max((group.column(n) for n in range(group.num_columns)), key=lambda one: one.total_compressed_size)
+    chunks = [group.column(n) for n in range(group.num_columns)]
+    named = [chunk for chunk in chunks if column in (None, chunk.path_in_schema)]
+    chunk = max(named, key=lambda one: one.total_compressed_size)
     data = bytearray(path.read_bytes())
     start = chunk.dictionary_page_offset or chunk.data_page_offset
     data[start + chunk.total_compressed_size * 3 // 4] ^= 4

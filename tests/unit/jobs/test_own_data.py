@@ -27,6 +27,7 @@ from epochlake.placement.errors import EpochlakeError, InvalidRequest, Invariant
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.command_line import CommandLine, fits
+from tests.support.replicas import flip_in_a_page
 
 TABLE = "air.flights"
 COLUMNS = [("id", "bigint", False), ("day", "date", True), ("delay", "int", True)]
@@ -558,9 +559,7 @@ def test_a_file_that_is_damaged_while_a_query_reads_it_is_said_as_by_a_scan(smal
     small.cluster.write(TABLE, [{"id": number, "day": None, "delay": 1} for number in range(500)], consistency="ALL")
     for path in small.directory.rglob("*.parquet"):
         if "flights" in str(path) or "air" in str(path):
-            data = bytearray(path.read_bytes())
-            data[len(data) // 3] ^= 1
-            path.write_bytes(bytes(data))
+            flip_in_a_page(path, "delay")
     with pytest.raises(EpochlakeError) as told:
         small.cluster.sql("SELECT sum(delay) FROM air.flights").read_all()
     assert "damaged" in str(told.value) or "torn" in str(told.value)

@@ -234,13 +234,13 @@ def test_damage_is_read_round_by_lookups_and_told_by_scans_once(cluster: SmallCl
     for node in "AB":
         for path in (cluster.directory / node).rglob("*.parquet"):
             if "_delta_log" not in str(path):
-                flip_in_a_page(path)
+                flip_in_a_page(path, "id")
     for key in (1, 700):
         assert cluster.cluster.get(FLIGHTS, key) == {"id": key, "note": "a note that is somewhat longer"}
     assert len(read_again(cluster)) == 2_000
     for path in (cluster.directory / "C").rglob("*.parquet"):
         if "_delta_log" not in str(path):
-            flip_in_a_page(path)
+            flip_in_a_page(path, "id")
     with pytest.raises(RowsUnreadable):
         read_again(cluster)
 
