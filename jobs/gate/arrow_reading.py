@@ -20,8 +20,9 @@ from epochlake.jobs.gate.expiry import bounds_of, live_rows
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.moments import micros_of
 from epochlake.jobs.replicas.counting import count_of
+from epochlake.jobs.replicas.row_values import NO_WORD, comparables
 from epochlake.jobs.replicas.scanning import Asked, scan
-from epochlake.jobs.replicas.superseding import comparable, judged_by
+from epochlake.jobs.replicas.superseding import judged_by
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.errors import EpochlakeError, InvalidRequest, words_of
 from epochlake.placement.tokens import Interval
@@ -43,7 +44,7 @@ _MAY_BE_DAMAGE = (EpochlakeError, pa.ArrowException, OSError)
 
 
 class Keys(NamedTuple):
-    """Keys that are asked for: `windows` have their tokens, `values` them as `comparable`."""
+    """Keys that are asked for: `windows` have their tokens, `values` them as `comparables`."""
 
     windows: Sequence[Interval]
     values: Collection[object]
@@ -132,7 +133,14 @@ def round_damage(read: Callable[[], T]) -> T:
 
 def _only(batches: Iterator[pa.RecordBatch]) -> Mapping[str, object] | None:
     """The row of one key: there is no other one."""
-    return next((row for batch in list(batches) for row in batch.to_pylist()), None)
+    found = [batch for batch in list(batches) if batch.num_rows]
+    try:
+        return next((row for batch in found for row in batch.to_pylist()), None)
+    except NO_WORD as error:
+        raise InvalidRequest(
+            f"the row has a value that Python has no word for: {words_of(error)}",
+            hint="Ask for it with `scan(…, keys=…)`, which gives it as Arrow",
+        ) from error
 
 
 def count_all(gate: Gate, of: Question, consistency: str | None, spark: SparkSession | None = None) -> int:
@@ -245,4 +253,4 @@ def _keys(table: Table, keys: object) -> Keys:
     if nulls:
         raise InvalidRequest(f"a key of table {table.full_name} has no {', '.join(nulls)}: a key is never null")
     tokens = np.unique(hashes(rows)).tolist()
-    return Keys([(token, token) for token in tokens], {comparable(row) for row in rows.to_pylist()})
+    return Keys([(token, token) for token in tokens], set(comparables(rows)))
