@@ -224,6 +224,12 @@ def _needed(table: Table, where: object, declared: pa.Schema) -> tuple[str, ...]
             f"a filter of table {table.full_name} is a {type(where).__name__}",
             hint="Give an expression of Arrow: pyarrow.compute.field('delay') > 30",
         )
+    if _counts_columns(where):
+        raise InvalidRequest(
+            f"a filter of table {table.full_name} names a column by its place, and a read has only the columns that it "
+            "needs",
+            hint=f"Name it: pyarrow.compute.field({declared.names[0]!r})",
+        )
     # Of no rows at all Arrow compares what cannot be compared.
     one = pa.table([pa.nulls(1, field.type) for field in declared], schema=declared)
     try:
@@ -237,6 +243,17 @@ def _needed(table: Table, where: object, declared: pa.Schema) -> tuple[str, ...]
             f"this filter cannot be applied to rows of table {table.full_name}: {words_of(error)}", hint=hint
         ) from error
     return tuple(name for name in declared.names if not _applies(where, one.drop_columns([name])))
+
+
+def _counts_columns(where: pc.Expression) -> bool:
+    """Whether an expression has `field(0)` in it. Arrow can store none such, and a text may look like one."""
+    if "FieldPath(" not in str(where):
+        return False
+    try:
+        where.__reduce__()
+    except pa.ArrowNotImplementedError:
+        return True
+    return False
 
 
 def _applies(where: pc.Expression, rows: pa.Table) -> bool:

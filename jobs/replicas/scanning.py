@@ -20,6 +20,7 @@ from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.sections import Run, Slice, bytes_of
 from epochlake.jobs.replicas.skipping import RowGroups
 from epochlake.jobs.replicas.superseding import judged
+from epochlake.placement.errors import InvalidRequest, words_of
 from epochlake.placement.tokens import Interval
 
 ONCE_BYTES = 32 << 20
@@ -113,9 +114,18 @@ def _asked_for(tables: Iterable[pa.Table], asked: Asked) -> Iterator[pa.Table]:
     for rows in tables:
         if asked.keys is not None:
             rows = rows.filter(pa.array(_are_among(rows.select(list(asked.primary_key)), asked.keys), pa.bool_()))
-        if asked.where is not None:
-            rows = rows.filter(asked.where)
-        yield rows
+        yield rows if asked.where is None else _filtered(rows, asked.where)
+
+
+def _filtered(rows: pa.Table, where: pc.Expression) -> pa.Table:
+    try:
+        return rows.filter(where)
+    except pa.ArrowException as error:
+        # The file is as it was written: it is some row that the filter cannot be computed of.
+        raise InvalidRequest(
+            f"this filter cannot be computed of all rows: {words_of(error)}",
+            hint="Write it so that it has a value for every row, with pyarrow.compute.if_else for example",
+        ) from error
 
 
 def _are_among(rows: pa.Table, keys: Collection[object]) -> Sequence[bool]:
