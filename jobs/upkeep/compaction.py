@@ -26,6 +26,7 @@ The job of `epochlake compact`, for `spark-submit` and schedulers: the same opti
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections import defaultdict
@@ -228,9 +229,13 @@ def compact(
     """
     if tombstone_grace_seconds is None:
         tombstone_grace_seconds = grace_of(cluster.catch_up().table(table))
-    if not isinstance(tombstone_grace_seconds, int | float) or not tombstone_grace_seconds >= 0:
+    if not isinstance(tombstone_grace_seconds, int | float) or not 0 <= tombstone_grace_seconds < math.inf:
         raise InvalidRequest(
             f"the grace of tombstones cannot be {tombstone_grace_seconds!r} seconds", hint="Give 0 or more"
+        )
+    if not isinstance(target_file_bytes, int) or target_file_bytes < 1:
+        raise InvalidRequest(
+            f"merged files cannot have a size of {target_file_bytes!r} bytes", hint="Give a whole number, 1 or more"
         )
     started = time.monotonic()
     if merger is None and workers is not None:
@@ -361,7 +366,7 @@ def forgettable_before(cluster: Store, grace_seconds: float = TOMBSTONE_GRACE_SE
     except (CoordinationUnavailable, StorageUnavailable) as error:
         return MIN_TOKEN, f"it cannot be asked which pipelines live: {error}"
     oldest = min((lease.started_at * 1000 for lease in leases), default=now)
-    return min(now - int(grace_seconds * 1_000_000), oldest), None
+    return max(MIN_TOKEN, min(now - int(grace_seconds * 1_000_000), oldest)), None
 
 
 class _Run:

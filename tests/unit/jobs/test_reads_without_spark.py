@@ -271,7 +271,9 @@ def test_a_filter_that_has_no_value_for_some_row_is_refused(cluster: SmallCluste
             lake.scan(FLIGHTS, where=where).read_all()
         with pytest.raises(InvalidRequest, match="cannot be computed of all rows"):
             lake.count(FLIGHTS, where=where)
-    assert lake.count(FLIGHTS, where=pc.scalar(10) / pc.field("id") > 2, keys=[{"id": 4}]) == 0, "that row it has a value for"
+    assert lake.count(FLIGHTS, where=pc.scalar(10) / pc.field("id") > 2, keys=[{"id": 4}]) == 0, (
+        "that row it has a value for"
+    )
 
 
 def read_again(cluster: SmallCluster) -> dict[int, str | None]:
