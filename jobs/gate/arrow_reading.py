@@ -246,13 +246,11 @@ def _needed(table: Table, where: object, declared: pa.Schema) -> tuple[str, ...]
 
 
 def _counts_columns(where: pc.Expression) -> bool:
-    """Whether an expression has `field(0)` in it. Arrow can store none such, and a text may look like one."""
-    if "FieldPath(" not in str(where):
-        return False
+    """Whether an expression has `field(0)` in it: Arrow can store none such. In its text a value may look like one."""
     try:
         where.__reduce__()
-    except pa.ArrowNotImplementedError:
-        return True
+    except pa.ArrowNotImplementedError as error:
+        return "field_ref" in str(error)
     return False
 
 
