@@ -245,6 +245,16 @@ def test_damage_is_read_round_by_lookups_and_told_by_scans_once(cluster: SmallCl
         read_again(cluster)
 
 
+@pytest.mark.parametrize("keys", [7, [7], {"id": 7}, [{"id": "7"}]])
+def test_keys_that_are_none_are_refused_with_what_a_key_has(cluster: SmallCluster, keys: object) -> None:
+    """The columns that are no part of the key are not asked for."""
+    with pytest.raises(InvalidRequest) as refused:
+        cluster.cluster.scan(FLIGHTS, keys=keys)
+    assert "key" in refused.value.reason
+    assert "id" in refused.value.hint
+    assert "note" not in refused.value.hint
+
+
 def test_a_filter_names_its_columns(wide: SmallCluster) -> None:
     """A read has other columns than the table, so that a place would mean another column in each of its ways."""
     lake = wide.cluster
