@@ -277,13 +277,13 @@ class Replicas:
     ) -> dict[VolumeId, str]:
         """Store the same bytes on all of them, side by side; the ones that failed, with the reason."""
         self._sync_last()
-        copied = self._background.submit(self._store_copy, file_id, data) if self._copying else None
-        reasons = self._background.map(lambda replica: self._store_on(replica, label, file_id, data), replicas)
+        begun = [self._background.submit(self._store_on, replica, label, file_id, data) for replica in replicas]
+        self._last_copy = self._store_copy(file_id, data) if self._copying else ""
+        reasons = [one.result() for one in begun]
         failed = {replica.volume_id: reason for replica, reason in zip(replicas, reasons, strict=True) if reason}
         for replica in replicas:
             if replica.volume_id not in failed:
                 self._last[replica.volume_id] = places.join(replica.uri, path_of(label, file_id))
-        self._last_copy = "" if copied is None else copied.result()
         return failed
 
     def _sync_last(self) -> None:
