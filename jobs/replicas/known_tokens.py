@@ -40,6 +40,12 @@ class KnownTokens:
                 self._tokens.move_to_end(key)
             return tokens
 
+    def clear(self) -> None:
+        """Keep none of those that are kept."""
+        with self._lock:
+            self._tokens.clear()
+            self._size = 0
+
     def put(self, file: DataFile, tokens: NDArray[np.int64]) -> None:
         """Keep the tokens of a file: all of them, else nothing is kept."""
         if len(tokens) != file.rows or tokens.nbytes > self._most:
