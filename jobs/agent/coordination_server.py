@@ -22,7 +22,7 @@ import msgspec
 from epochlake.jobs.agent.home import Home
 from epochlake.jobs.agent.looking import Look
 from epochlake.jobs.agent.processes import configured, ended
-from epochlake.metastore.coordination.ensemble import Server, parse_server, require_startable
+from epochlake.metastore.coordination.ensemble import Server, parse_server, require_preparable
 from epochlake.metastore.coordination.server_answers import LOOK_SECONDS, Answer, ask
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
@@ -221,7 +221,7 @@ def next_pause(before: float, ran: float) -> float:
 def asked_for(text: str) -> Server:
     """The server that an agent is asked to run. Raises InvalidRequest."""
     server = parse_server(text)
-    require_startable(server)
+    require_preparable(server)
     if not server.reached_at:
         raise InvalidRequest(
             f"server {server.number} has no address for clients without TLS, by which its agent could ask how it is",

@@ -184,6 +184,21 @@ def require_startable(server: Server) -> None:
             )
 
 
+def require_preparable(server: Server) -> None:
+    """Raise InvalidRequest for a server that is not to come into any ensemble; one that is in one may stay."""
+    require_startable(server)
+    if server.number < 1:
+        raise InvalidRequest(
+            f"{server.number} is no number of a ZooKeeper server", hint=f"Give one from 1 to {_LARGEST_NUMBER}"
+        )
+    for address in server.address.split("|"):
+        if address.rsplit(":", 2)[0] in _ANY_ADDRESS:
+            raise InvalidRequest(
+                f"{address} is no address at which other servers could reach server {server.number}",
+                hint="Name its host; after the semicolon, for clients, a port alone is one at every address",
+            )
+
+
 def require_same_place(members: Collection[Server], server: Server) -> None:
     """Raise InvalidRequest for a number that is another server's, elsewhere."""
     found = next((one for one in members if one.number == server.number), None)
