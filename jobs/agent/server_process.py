@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import msgspec
-from epochlake.jobs.agent.coordination_server import LOCK, LOG, NotStarted
+from epochlake.jobs.agent.coordination_server import LOCK, LOG, NotStarted, keep_small
 from epochlake.jobs.agent.processes import tell_agent
 from epochlake.jobs.upkeep.coordination_members import Ensemble
 from epochlake.metastore import configuration as configurations
@@ -39,7 +39,6 @@ from epochlake.placement.errors import EpochlakeError
 
 LOCK_SECONDS = 10.0
 """How long the server of an agent that was killed may take to be gone."""
-LARGEST_LOG_BYTES = 1_000_000
 
 JAVA_OPTIONS = (
     "-Xms16m",
@@ -132,8 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _log_of(directory: Path) -> int:
     log = directory / LOG
-    if log.exists() and log.stat().st_size > LARGEST_LOG_BYTES:
-        log.replace(log.with_suffix(".log.1"))
+    keep_small(log)
     return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
 

@@ -167,7 +167,8 @@ def has_to_be_prepared(server: Server, there: Stored, ensemble: EnsembleConfigur
     `ensemble`: as it says itself; None where it does not answer. Then a server starts that was prepared, as an ensemble
     comes back when its servers do. Raises CoordinationUnavailable where nothing can be known without the ensemble;
     InvalidRequest for a number that is another member's, for a member that has lost its data: with none it would vote
-    against what it has promised; and for a member that would be an ensemble of its own beside the one that answers.
+    against what it has promised; for a member that would be an ensemble of its own beside the one that answers; and for
+    the data of an ensemble in whose place this one was set up.
     """
     knows_itself = any(one.as_role(server.role) == server for one in there.servers or ())
     if ensemble is None:
@@ -186,6 +187,12 @@ def has_to_be_prepared(server: Server, there: Stored, ensemble: EnsembleConfigur
         return False
     require_same_place(ensemble.servers, server)
     if ensemble.find(server.number) is None:
+        if there.version > ensemble.version:
+            # Versions only grow: what it has promised to the ensemble of before this one keeps it from following.
+            raise InvalidRequest(
+                f"server {server.number} has the data of an ensemble in whose place this one was set up",
+                hint="Delete its directory, and it begins anew",
+            )
         return True
     if there.servers is None or there.emptied:
         raise _data_is_gone(server, ensemble)

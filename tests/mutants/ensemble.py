@@ -70,8 +70,8 @@ MUTANTS = (
     Mutant(
         "a server that has left the ensemble starts with what it knew of it",
         FILES,
-        "    if ensemble.find(server.number) is None:\n        return True\n",
-        "",
+        "            )\n        return True\n    if there.servers is None",
+        "            )\n        return not knows_itself\n    if there.servers is None",
         STARTED,
     ),
     Mutant(

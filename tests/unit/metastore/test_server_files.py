@@ -100,6 +100,13 @@ def test_a_member_does_not_begin_an_ensemble_of_its_own_beside_the_one_that_answ
     assert has_to_be_prepared(FOUR, alone, None) is False
 
 
+def test_the_data_of_an_ensemble_in_whose_place_another_was_set_up_is_refused() -> None:
+    there = Stored(tuple(servers(1, 2, 4)), 10)
+    with pytest.raises(InvalidRequest, match="server 4 has the data of an ensemble in whose place this one was set up"):
+        has_to_be_prepared(FOUR, there, ensemble(*servers(1, 2)))
+    assert has_to_be_prepared(FOUR, there, ensemble(*servers(1, 2), version=10)) is True
+
+
 def test_a_server_that_has_lost_what_it_stored_does_not_vote() -> None:
     there = Stored(tuple(servers(1, 2, 4)), 9, emptied=True)
     with pytest.raises(InvalidRequest, match=GONE) as refused:
