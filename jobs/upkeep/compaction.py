@@ -71,6 +71,7 @@ from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailab
 from epochlake.metastore.metadata.features import DERIVED_TOKENS
 from epochlake.metastore.metadata.model import VolumeId
 from epochlake.metastore.metadata.time_to_live import SKEW_MICROS
+from epochlake.metastore.storage.clocks import behind
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.showing import Shown
 from epochlake.placement.tokens import MIN_TOKEN
@@ -261,6 +262,10 @@ def compact(
         checkers = workers if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
         placing = sources_of if workers is None else sources_together
         expiry = Expiry.of(view.table, droppable_before)
+        if expiry.bounds and (there := behind(cluster.storage, cluster.root.uri)) is not None:
+            # By a clock that has jumped ahead rows have expired that everybody else still shows.
+            purge_before = min(purge_before, there - int(tombstone_grace_seconds * 1_000_000))
+            expiry = Expiry.of(view.table, min(purge_before, there - SKEW_MICROS))
         run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, checkers, expiry, placing)
         weighed = run.weigh(must_agree=repairing)
         chosen = _affordable(weighed, budget)
