@@ -2,7 +2,8 @@
 
 Production code runs under a seeded clock, disk and network (jobs/testing/). A history follows from its scenario, which
 is drawn from its seed. One that fails is made shorter, printed as a timeline, and kept as a file: `--replay FILE` runs
-it again, and `--keep FILE` makes it a test. Exit code 4 when any history has failed.
+it again, and `--keep FILE` makes it a test. Exit code 4 when any history has failed, 75 when the time was over before
+one had ended.
 """
 
 from __future__ import annotations
@@ -33,11 +34,15 @@ if TYPE_CHECKING:
 
 KINDS = ("log", "rows", "merges")
 FAILED = 4
+NOTHING_SHOWN = 75
+"""No history had ended when the time was over."""
 INTERRUPTED = 130
 SHOWN = 3
 """Violations of a history; of the others their number is told."""
 FAILURES = Path("build/histories")
 """Where scenarios that failed are kept."""
+SHORTER = "-shorter"
+"""How the name ends of one that was made shorter: the first one stays beside it."""
 KEPT = Path("tests/data/histories")
 """Where those are that have become tests."""
 LONGEST_SECONDS = 300.0
@@ -233,9 +238,9 @@ class Campaign:
             for outcome in _kept(results):
                 self._add(outcome)
 
-    def run(self, histories: int | None, seconds: float | None = None) -> Iterator[Outcome]:
+    def run(self, histories: int | None, seconds: float | None = None, least: int = 0) -> Iterator[Outcome]:
         """Run until so many seeds of each kind are done, or the time is over; each outcome as it comes. What has not
-        ended then is cut off.
+        ended then is cut off, but for the first `least`, which are waited for.
         """
         from epochlake.jobs.testing.folder_disk import forget_the_dead
 
@@ -247,21 +252,29 @@ class Campaign:
         tasks = self._tasks(histories)
         if self._processes == 0:
             _quiet()
-            for one in tasks:
-                if until is not None and time.time() > until:
+            for number, one in enumerate(tasks):
+                if until is not None and time.time() > until and number >= least:
                     return
-                yield from self._keep(attempt(one, until))
+                yield from self._keep(attempt(one, until if number >= least else None))
             return
         with ProcessPoolExecutor(self._processes, spawn, _begin_worker) as pool:
             running: list[Future[Outcome]] = []
+            awaited: set[Future[Outcome]] = set()
             try:
                 while True:
                     over = until is not None and time.time() > until
                     # What those before have met steers a task, so few are drawn ahead.
-                    while not over and len(running) <= 2 * self._processes and (task := next(tasks, None)) is not None:
-                        running.append(pool.submit(attempt, task, until))
+                    while (
+                        (not over or len(awaited) < least)
+                        and len(running) <= 2 * self._processes
+                        and (task := next(tasks, None)) is not None
+                    ):
+                        is_awaited = len(awaited) < least
+                        running.append(pool.submit(attempt, task, None if is_awaited else until))
+                        if is_awaited:
+                            awaited.add(running[-1])
                     if over:
-                        running = [one for one in running if not one.cancel()]
+                        running = [one for one in running if one in awaited or not one.cancel()]
                     if not running:
                         return
                     wait(running, return_when=FIRST_COMPLETED)
@@ -348,15 +361,16 @@ def _summary(kind: str, ended: Sequence[Outcome], seconds: float, met: Counter[s
 
 
 def shorten(outcome: Outcome, most_tries: int, until: float | None = None) -> tuple[Scenario, Run]:
-    """The shortest scenario that fails as the history of an outcome did, and what comes out of it. Where the time is
-    over, the shortest that was found `until` then.
+    """The shortest scenario that breaks the rule which the history of an outcome has broken first, and what comes out
+    of it. Where the time is over, the shortest that was found `until` then.
     """
-    from epochlake.jobs.testing.shrinking import shrunk
+    from epochlake.jobs.testing.shrinking import rule_of, shrunk
 
     scenario = drawn(Task(outcome.kind, outcome.seed, outcome.weights, outcome.theme))
+    rule = rule_of(outcome.violations[0])
 
     def fails(one: Scenario) -> bool:
-        return bool(run(one, until=until).violations)
+        return rule in map(rule_of, run(one, until=until).violations)
 
     shortest = shrunk(scenario, fails, most_tries, is_over=lambda: until is not None and time.time() > until)
     return shortest, run(shortest)
@@ -410,6 +424,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--histories", type=int, default=None, help="how many seeds of each kind (100)")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long")
     parser.add_argument("--hours", type=float, default=None, help="stop after so long")
+    parser.add_argument("--least", type=int, default=0, help="so many histories end, however late it is (0)")
     parser.add_argument(
         "--processes", type=int, default=None, help="how many run at once (one for each core; 0: in this one)"
     )
@@ -434,6 +449,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("give at least one history")
     if options.processes is not None and options.processes < 0:
         parser.error("give a number of processes, or 0 for this one alone")
+    if options.least < 0:
+        parser.error("give a number of histories that have to end, or 0 for none")
     if any(most is not None and not 0 < most < math.inf for most in (options.minutes, options.hours)):
         parser.error("give a time that is more than 0 and has an end")
     if options.steps is not None:
@@ -476,9 +493,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         tables=options.tables,
         theme=options.theme,
     )
-    began = time.monotonic()
+    began, ended = time.monotonic(), 0
     try:
-        for outcome in campaign.run(histories, seconds):
+        for outcome in campaign.run(histories, seconds, options.least):
+            ended += 1
             for violation in outcome.violations[:SHOWN]:
                 print(f"{outcome.kind} history {outcome.seed}: {violation}", flush=True)
             if outcome.violations:
@@ -497,6 +515,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     # Also those that an earlier run has left in the results.
     failed = [outcome for outcome in campaign.ended if outcome.violations]
+    is_late = seconds is not None and time.monotonic() - began >= seconds
     for line in campaign.summary(time.monotonic() - began):
         print(line)
     for one in campaign.cut_off:
@@ -504,15 +523,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if failed and options.shorten:
         until = None if seconds is None else time.time() + seconds - (time.monotonic() - began)
         _explain(min(failed, key=lambda one: one.steps), options.shorten, until)
-    return FAILED if failed else 0
+    if failed:
+        return FAILED
+    if not ended and (is_late or campaign.cut_off):
+        print("No history had ended when the time was over, so nothing is shown.", file=sys.stderr)
+        return NOTHING_SHOWN
+    return 0
 
 
-def _keep_scenario(outcome: Outcome, scenario: Scenario) -> Path:
+def _keep_scenario(outcome: Outcome, scenario: Scenario, suffix: str = "") -> Path:
     """Keep the scenario of a history that failed, to be run again."""
     from epochlake.jobs.testing.scenario import encoded
 
     FAILURES.mkdir(parents=True, exist_ok=True)
-    path = FAILURES / f"{outcome.kind}-{outcome.seed}.json"
+    path = FAILURES / f"{outcome.kind}-{outcome.seed}{suffix}.json"
     path.write_bytes(encoded(scenario))
     return path
 
@@ -523,9 +547,11 @@ def _explain(outcome: Outcome, most_tries: int, until: float | None) -> None:
         print("The time is over, so no history that failed was made shorter.")
         return
     scenario, done = shorten(outcome, most_tries, until)
-    path = _keep_scenario(outcome, scenario)
-    print(f"\nThe shortest that was found to fail, as {path}:")
+    path = _keep_scenario(outcome, scenario, SHORTER)
+    print(f"\nThe shortest that was found to break the same rule, as {path}:")
     shown(scenario, done)
+    if not done.violations:
+        print("It has not failed again: the code is another one, or it was a failure of time.")
     print(f"Again: make campaign ARGS='--replay {path}'. As a test: make campaign ARGS='--keep {path} --name NAME'")
 
 

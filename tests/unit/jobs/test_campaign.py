@@ -12,7 +12,7 @@ from epochlake.jobs.testing import coverage, log_drawing, merge_drawing, nemesis
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings, decoded, encoded
 from epochlake.jobs.testing.scheduler import Process, Step, WorldEnded
-from epochlake.jobs.testing.shrinking import shrunk
+from epochlake.jobs.testing.shrinking import rule_of, shrunk
 from epochlake.jobs.testing.timeline import WIDTH, timeline
 from epochlake.jobs.testing.world import World
 
@@ -82,6 +82,49 @@ def test_a_failing_scenario_is_made_as_short_as_it_fails() -> None:
     assert shrunk(scenario, fails, most_tries=1).size >= shortest.size
 
 
+def test_a_history_is_made_shorter_for_as_long_as_it_breaks_the_rule_that_it_had_broken_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[Scenario] = []
+
+    def run(one: Scenario, **_: object) -> campaign.Run:
+        kept.append(one)
+        kinds = {operation.kind for part in one.parts for thread in part.threads for operation in thread}
+        of_faults = ["p1 shows the row (1, 'w3') 0 times at QUORUM at step 12"] if one.faults else []
+        # Without its faults another rule is broken, which the first history had broken as well.
+        others = ["p0-0-1 was told epoch 6, and is at None"] if "write" in kinds else []
+        return campaign.Run(10, *({} for _ in range(3)), [*others, *of_faults], [])  # type: ignore[arg-type]
+
+    scenario = next(one for one in drawn("rows") if one.size > 60 and one.faults)
+    monkeypatch.setattr(campaign, "run", run)
+    said = ("rest 2 shows the row (4, 'b1') 0 times at ONE at step 99", "p0-0-1 was told epoch 6, and is at None")
+    shortest, done = campaign.shorten(campaign.Outcome("rows", scenario.seed, violations=said), 300)
+    assert len(shortest.faults) == 1
+    assert shortest.size < scenario.size
+    assert done.violations == ["p1 shows the row (1, 'w3') 0 times at QUORUM at step 12"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("p0-0-1 was told epoch 6, and is at None", "p3-2-9 was told epoch 43, and is at 7", True),
+        ("p0-0-1 was told epoch 6, and is at None", "p0-0-1 was told Rejected, and is at epoch 6", False),
+        ("p0-0-1 was told Rejected, and is at epoch 6", "p0-0-1 was told CommitTimeout, and is at epoch 6", False),
+        ("pipeline1 is shown key 2 twice", "rest 1 is shown key 11 twice", True),
+        ("at rest: KeyError('c-dd88d225-…')", 'at rest: KeyError("it\'s {gone")', True),
+        ("at rest: KeyError('c-dd88d225-…')", "at rest: LogWentBack('the log ends at epoch 1, but (", False),
+        (
+            "the row (2, 'w35'), acknowledged at ALL, is missing at 1 of the 3 replicas [2, 1, 3] that are read",
+            "the row (0, 'it''s w4'), acknowledged at QUORUM, is missing at 2 of the 2 replicas [2, 1] that are read",
+            True,
+        ),
+        ("the world ended by StepsUsedUp: 120001 steps", "the world ended by StepsUsedUp: 25001 steps", True),
+    ],
+)
+def test_two_violations_are_of_one_rule_when_only_who_what_and_when_differ(one: str, other: str, same: bool) -> None:
+    assert (rule_of(one) == rule_of(other)) is same
+
+
 def test_what_was_met_least_is_drawn_more_often() -> None:
     met = {coverage.pair("kill", "write"): 50, coverage.pair("read", "write"): 50, coverage.pair("cut", "read"): 1}
     weights = coverage.weights(met, ["kill", "cut", "write", "read"])
@@ -121,7 +164,7 @@ def test_a_timeline_has_what_actors_say_in_80_columns() -> None:
 class Broken(campaign.Campaign):
     """One history of each kind, of which that of rows has failed."""
 
-    def run(self, histories: int | None, seconds: float | None = None) -> Iterator[campaign.Outcome]:
+    def run(self, histories: int | None, seconds: float | None = None, least: int = 0) -> Iterator[campaign.Outcome]:
         for kind in self.kinds:
             wrong = ("something is wrong",) if kind == "rows" else ()
             outcome = campaign.Outcome(kind, self.first, 10, 0.5, True, {"kill": 1}, {"told": 2}, {}, wrong)
@@ -138,6 +181,7 @@ def test_a_history_that_failed_is_made_shorter_shown_and_kept(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scenario = Scenario("rows", 7, 1.0, parts=(Part("p", "pipeline"),))
+    first = campaign.drawn(campaign.Task("rows", 7))
     said = [Step(1, 0.5, "p/main", "write w1", said=True)]
     run = campaign.Run(10, *({} for _ in range(3)), ["something is wrong"], said)  # type: ignore[arg-type]
     monkeypatch.setattr(campaign, "Campaign", Broken)
@@ -151,7 +195,8 @@ def test_a_history_that_failed_is_made_shorter_shown_and_kept(
     assert "1 log histories (1 on Delta tables), 10 steps, 20 a second and core, 0 failed" in told
     assert "p" in told
     assert "VIOLATION: something is wrong" in told
-    kept = tmp_path / campaign.FAILURES / "rows-7.json"
+    assert decoded((tmp_path / campaign.FAILURES / "rows-7.json").read_bytes()) == first
+    kept = tmp_path / campaign.FAILURES / "rows-7-shorter.json"
     assert decoded(kept.read_bytes()) == scenario
     assert campaign.main(["--keep", str(kept), "--name", "a-defect"]) == 0
     assert decoded((tmp_path / campaign.KEPT / "a-defect.json").read_bytes()) == scenario
@@ -193,7 +238,7 @@ def test_a_torn_results_file_is_gone_on_with_and_what_failed_in_it_counts(
 def test_a_campaign_that_ends_early_says_so(
     error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(self: campaign.Campaign, histories: int | None, seconds: float | None = None) -> Iterator[campaign.Outcome]:
+    def run(self: campaign.Campaign, *_: object) -> Iterator[campaign.Outcome]:
         raise error
 
     monkeypatch.setattr(campaign.Campaign, "run", run)
@@ -249,11 +294,29 @@ def test_a_history_that_has_not_ended_when_the_time_is_over_is_cut_off_and_told(
     monkeypatch.setattr("epochlake.jobs.testing.log_histories._commit", spin)
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     arguments = ["--only", "log", "--theme", "in_line", "--minutes", "0.02", "--processes", "0", "--shorten", "5"]
-    assert campaign.main(arguments) == 0
-    said = capsys.readouterr().out
+    assert campaign.main(arguments) == campaign.NOTHING_SHOWN
+    said, error = capsys.readouterr()
     assert "log history 1 had not ended after" in said
     assert "0 log histories" in said
     assert "VIOLATION" not in said
+    assert "nothing is shown" in error
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_history_that_has_to_end_is_waited_for_though_the_time_is_over(processes: int) -> None:
+    one = campaign.Campaign(("log",), 1, processes=processes, theme="in_line")
+    outcomes = list(one.run(20, -1.0, 1))
+    assert [outcome.seed for outcome in outcomes] == [1]
+    assert not one.cut_off
+    none = campaign.Campaign(("log",), 1, processes=processes, theme="in_line")
+    assert list(none.run(20, -1.0)) == []
+
+
+def test_a_campaign_that_had_nothing_left_to_run_is_done_in_no_time(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.write_bytes(msgspec.json.encode(campaign.Outcome("log", 1, 10, 0.5)) + b"\n")
+    arguments = ["--only", "log", "--histories", "1", "--results", str(results), "--processes", "0"]
+    assert campaign.main([*arguments, "--hours", "100"]) == 0
 
 
 def test_what_the_last_one_of_a_history_was_at_when_it_was_cut_off_is_no_violation(
