@@ -55,6 +55,14 @@ STEER_EVERY = 100
 """After so many histories the next ones are drawn by what those before have met least."""
 
 
+LATER = 0.4
+"""So likely the history of a seed is about a theme that came later than those which seeds have drawn before."""
+
+
+MANY = 10
+"""Of so many later themes on that share is drawn; of one a tenth of it."""
+
+
 class Task(msgspec.Struct, frozen=True):
     """One history to be run: its scenario is drawn from `seed` with these weights, of a theme; "": of any."""
 
@@ -120,6 +128,28 @@ def theme_names(kind: str) -> list[str]:
         "merges": merge_drawing.BY_NAME,
     }
     return list(themes.get(kind, {}))
+
+
+def later_themes(kind: str) -> list[str]:
+    """Those of `theme_names` that a scenario does not draw by itself: what seeds drew before stays what it was."""
+    from epochlake.jobs.testing import log_themes, merge_drawing, row_themes
+
+    drawn: dict[str, tuple[Mapping[str, object], Sequence[object]]] = {
+        "log": (log_themes.BY_NAME, log_themes.LOG_THEMES),
+        "rows": (row_themes.BY_NAME, row_themes.THEMES),
+        "merges": (merge_drawing.BY_NAME, merge_drawing.THEMES),
+    }
+    by_name, before = drawn[kind]
+    return [name for name, theme in by_name.items() if theme not in before and not name.startswith("_")]
+
+
+def later_theme(kind: str, seed: int, share: float) -> str:
+    """The later theme that the history of a seed is about, each of them as likely; "" for most seeds.
+
+    Where a kind has few of them, they are drawn less often.
+    """
+    chance, later = random.Random(f"later theme of {kind} {seed}"), later_themes(kind)
+    return chance.choice(later) if chance.random() < share * min(1.0, len(later) / MANY) else ""
 
 
 def run(scenario: Scenario, *, accesses: bool = False, until: float | None = None) -> Run:
@@ -209,7 +239,8 @@ class WorkerDied(Exception):
 class Campaign:
     """Histories of these kinds, from a first seed on. `results`: a file to which outcomes are added as they come, and
     whose seeds are not run again. `processes`: how many run at the same time (one for each core); 0: all of them in
-    this one. `tables`: only seeds whose histories are over real Delta tables. `theme`: what all are about or "".
+    this one. `tables`: only seeds whose histories are over real Delta tables. `theme`: what all are about or "", and
+    then `later` is how likely each is about a later theme.
     """
 
     def __init__(
@@ -222,9 +253,11 @@ class Campaign:
         processes: int | None = None,
         tables: bool = False,
         theme: str = "",
+        later: float = 0.0,
     ) -> None:
         self.kinds = kinds
         self._theme = theme
+        self._later = later
         self.first = first
         self.ended: list[Outcome] = []
         self.cut_off: list[Outcome] = []
@@ -307,7 +340,8 @@ class Campaign:
         seed = self.first
         while histories is None or seed < self.first + histories:
             for kind in self.kinds:
-                task = Task(kind, seed, self._weights(kind), self._theme)
+                theme = self._theme or later_theme(kind, seed, self._later)
+                task = Task(kind, seed, self._weights(kind), theme)
                 if (kind, seed) not in done and (not self._tables or drawn(task).settings.delta):
                     yield task
             seed += 1
@@ -357,6 +391,8 @@ def _summary(kind: str, ended: Sequence[Outcome], seconds: float, met: Counter[s
     )
     for title, counted in (("told", told), ("done to them", harm)):
         yield f"  {title}: {', '.join(f'{count:,} {name}' for name, count in counted.most_common()) or 'nothing'}"
+    if themes := Counter(one.theme for one in ended if one.theme):
+        yield f"  of one theme: {', '.join(f'{count:,} {name}' for name, count in themes.most_common())}"
     yield f"  met: {len(met)} pairs of what went on at the same time"
 
 
@@ -430,6 +466,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", choices=KINDS, default=None, help="histories of one kind")
     parser.add_argument("--theme", default="", help="histories of one theme of the kind that --only names")
+    parser.add_argument(
+        "--later", type=float, default=LATER, help=f"this share is of themes that seeds did not draw before ({LATER})"
+    )
     parser.add_argument("--tables", action="store_true", help="only seeds of histories over real Delta tables")
     parser.add_argument("--results", type=Path, default=None, help="a file with what is done, to go on later")
     parser.add_argument("--until-failure", action="store_true", help="end with the first history that fails")
@@ -449,6 +488,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("give at least one history")
     if options.processes is not None and options.processes < 0:
         parser.error("give a number of processes, or 0 for this one alone")
+    if not 0 <= options.later <= 1:
+        parser.error("give a share of later themes from 0 to 1")
     if options.least < 0:
         parser.error("give a number of histories that have to end, or 0 for none")
     if any(most is not None and not 0 < most < math.inf for most in (options.minutes, options.hours)):
@@ -483,7 +524,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     kinds = KINDS if options.only is None else (options.only,)
     first = random.SystemRandom().randrange(1 << 31) if options.fresh else options.first or 1
     if options.fresh:
-        print(f"The first seed is {first}; --seed {first} begins there again.", flush=True)
+        share = "" if options.later == LATER else f" --later {options.later}"
+        print(f"The first seed is {first}; --seed {first}{share} begins there again.", flush=True)
     campaign = Campaign(
         kinds,
         first,
@@ -492,6 +534,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         processes=options.processes,
         tables=options.tables,
         theme=options.theme,
+        later=options.later,
     )
     began, ended = time.monotonic(), 0
     try:

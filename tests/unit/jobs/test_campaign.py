@@ -52,6 +52,18 @@ def test_histories_of_one_theme_are_drawn_from_seeds_as_others_are(kind: str) ->
         assert len({encoded(campaign.drawn(task)) for task in tasks}) == len(tasks)
 
 
+@pytest.mark.parametrize("kind", campaign.KINDS)
+def test_a_campaign_draws_every_theme_and_leaves_other_seeds_what_they_were(kind: str) -> None:
+    later = campaign.later_themes(kind)
+    themes = [campaign.later_theme(kind, seed, campaign.LATER) for seed in range(2000)]
+    assert {*themes} == {*later, ""}
+    assert themes == [campaign.later_theme(kind, seed, campaign.LATER) for seed in range(2000)]
+    assert not any(campaign.later_theme(kind, seed, 0.0) for seed in range(100))
+    tasks = campaign.Campaign((kind,), 0, later=campaign.LATER)._tasks(100)
+    assert [task.theme for task in tasks] == themes[:100]
+    assert {*campaign.theme_names(kind)} >= {*later}
+
+
 def test_what_themes_wait_for_are_moments_that_somebody_comes_to() -> None:
     lying = [one for theme in row_themes.BY_NAME.values() for one in (*theme.lying, *theme.lying_to_followers)]
     named = {moment for one in lying for moment in one.moments} | {*merge_drawing.MOMENTS}
@@ -258,6 +270,8 @@ def test_bad_input_is_one_clear_error(capsys: pytest.CaptureFixture[str], tmp_pa
         ["--fresh", "--seed", "5"],
         ["--shorten", "-5"],
         ["--name", "without-a-scenario"],
+        ["--later", "1.5"],
+        ["--least", "-1"],
     ):
         with pytest.raises(SystemExit) as ended:
             campaign.main(arguments)
