@@ -81,7 +81,7 @@ def run(
         ),
     ] = None,
     period: Annotated[
-        float, typer.Option("--period", metavar="SECONDS", min=0.05, max=60, help="One probe is sent in each.")
+        float, typer.Option("--period", metavar="SEC", min=0.05, max=60, help="One probe is sent in each.")
     ] = 1.0,
     token_file: TokenFile = None,
     tls_certificate: Certificate = None,
