@@ -23,7 +23,7 @@ from epochlake.metastore.coordination import leases
 from epochlake.metastore.coordination.leases import Announcement, Lease, announce
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable
 from epochlake.metastore.metadata.features import SUPPORTED
-from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage import clocks, failures, places
 from epochlake.metastore.storage.storage import FileEntry, Storage
 from epochlake.placement.errors import EpochlakeError
 
@@ -208,10 +208,10 @@ def live_leases(cluster: Metastore) -> list[Lease]:
 
 def stored_leases(storage: Storage, directory: str) -> list[Lease]:
     """The leases below a directory that are renewed, the oldest first. Raises StorageUnavailable, UnknownFormat."""
-    oldest = time.time() - EXPIRE_SECONDS
-    found = []
-    for entry in _listed(storage, directory):
-        if entry.modified_ms / 1000 < oldest:
+    listed, found = _listed(storage, directory), []
+    expired = _older(storage, directory, listed, EXPIRE_SECONDS)
+    for entry in listed:
+        if entry in expired:
             continue
         try:
             data = storage.read_bytes(places.join(directory, entry.name))
@@ -223,10 +223,19 @@ def stored_leases(storage: Storage, directory: str) -> list[Lease]:
 
 def forget_expired(storage: Storage, directory: str) -> None:
     """Delete the leases of processes that ended without doing so, a week after. Raises StorageUnavailable."""
-    oldest = time.time() - FORGET_SECONDS
-    for entry in _listed(storage, directory):
-        if entry.modified_ms / 1000 < oldest:
-            storage.delete_file(places.join(directory, entry.name))
+    for entry in _older(storage, directory, _listed(storage, directory), FORGET_SECONDS):
+        storage.delete_file(places.join(directory, entry.name))
+
+
+def _older(storage: Storage, directory: str, entries: Iterable[FileEntry], seconds: float) -> list[FileEntry]:
+    """The entries that were written longer ago than that: also by the clock of the storage, where this one is ahead."""
+
+    def older(now: float) -> list[FileEntry]:
+        return [entry for entry in entries if entry.modified_ms / 1000 < now - seconds]
+
+    found = older(time.time())
+    there = clocks.behind(storage, directory.rstrip("/").rpartition("/")[0]) if found else None
+    return found if there is None else older(there / 1_000_000)
 
 
 def _oldest_first(found: Iterable[Lease]) -> list[Lease]:

@@ -80,6 +80,23 @@ def test_the_lease_is_renewed_while_its_process_lives_and_expires_after_it(
     assert list(Path(cluster.root.leases).iterdir()) == []
 
 
+def test_a_lease_counts_for_whoever_has_a_clock_that_has_jumped_ahead(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is renewed by the clock of the root, and would look as if it had not been for weeks."""
+    real, real_ns, ahead = time.time, time.time_ns, 30 * 86_400
+    with pipeline(cluster):
+        with monkeypatch.context() as jumped:
+            jumped.setattr(time, "time", lambda: real() + ahead)
+            jumped.setattr(time, "time_ns", lambda: real_ns() + ahead * 10**9)
+            forget_expired(STORAGE, cluster.root.leases)
+            assert names(cluster) == ["load"]
+            aged(cluster, ahead + FORGET_SECONDS + 60)
+            assert names(cluster) == []
+            forget_expired(STORAGE, cluster.root.leases)
+        assert list(Path(cluster.root.leases).iterdir()) == []
+
+
 def test_a_stored_lease_that_cannot_be_read_is_not_overlooked(cluster: Cluster) -> None:
     Path(cluster.root.leases).mkdir()
     (Path(cluster.root.leases) / "newer.json").write_text('{"format": 2}')
