@@ -68,8 +68,15 @@ class Kept:
     def offers(self) -> list[tuple[str, str]]:
         return [(f"n{number}", str(self.server(number))) for number in NODES]
 
-    def track(self, offers: Callable[[], Iterable[tuple[str, str]]] | None = None) -> CoordinationMemberTrack:
-        return CoordinationMemberTrack(self.cluster, offers or self.offers, self.clock)
+    def track(
+        self,
+        offers: Callable[[], Iterable[tuple[str, str]]] | None = None,
+        begin: Callable[[Callable[[], None]], None] | None = None,
+    ) -> CoordinationMemberTrack:
+        """One whose looks are not in a thread of their own, so that a test knows when they have ended."""
+        return CoordinationMemberTrack(
+            self.cluster, offers or self.offers, self.clock, begin=begin or (lambda task: task())
+        )
 
     def look(self, track: CoordinationMemberTrack, nodes: Iterable[int] = NODES, cluster: str = "kept") -> list[str]:
         """One look of a coordinator, a minute later; what it waits for."""
