@@ -51,7 +51,8 @@ class ZooKeeperSettings(msgspec.Struct, frozen=True):
             min_length=1,
             description="`embedded` (a server from PySpark's jars, shared by the processes that use the same root), "
             "or the connect string of an ensemble, `host:port,host:port`: where to begin as long as the cluster has "
-            "published no other addresses below its root; or `auto`: what is published there, and nothing else.",
+            "published no other addresses below its root; or `auto`: what is published there, or else "
+            "what the agents of `[agents] ask` have seen of it.",
         ),
     ] = EMBEDDED
     path: Annotated[

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from epochlake.jobs.cli.commands.agent import asking
+from epochlake.metastore.coordination.publication import Heard
 from epochlake.placement.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from epochlake.jobs.agent.agent_workers import AgentWorkers
     from epochlake.jobs.agent.http_client import HttpClient
     from epochlake.jobs.cli.session import Session
+    from epochlake.metastore.coordination.whereabouts import Asked
 
 
 def agent_workers(session: Session, given: Sequence[str] | None = None) -> AgentWorkers:
@@ -67,6 +69,34 @@ def coordination_offers(session: Session) -> Callable[[], list[tuple[str, str]]]
         raise AgentUnreachable("; ".join(said), hint="Name other agents in [agents] ask")
 
     return offers
+
+
+def ensemble_heard(session: Session) -> Asked | None:
+    """What asks the agents of the configuration where the ZooKeeper ensemble is; None where none are named. It raises
+    AgentUnreachable where none answers that belongs to a cluster.
+    """
+    addresses = _configured(session)
+    if not addresses:
+        return None
+
+    def heard() -> Heard:
+        client = _client(session)
+        from epochlake.jobs.agent.asking import AgentRefused, ensemble_of
+        from epochlake.jobs.agent.http_client import AgentUnreachable
+
+        said = []
+        for address in addresses:
+            try:
+                known = ensemble_of(address, client)
+            except (AgentUnreachable, AgentRefused) as error:
+                said.append(error.statement)
+                continue
+            if known.tag is not None and known.published is not None and known.published.cluster_id == known.tag.id:
+                return Heard(known.published, known.servers)
+            said.append(f"the agent at {address} knows of no ensemble that was published")
+        raise AgentUnreachable("; ".join(said), hint="Name other agents in [agents] ask")
+
+    return heard
 
 
 def _configured(session: Session) -> list[str]:

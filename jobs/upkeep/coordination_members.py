@@ -23,7 +23,8 @@ from epochlake.metastore.coordination.ensemble import (
 )
 from epochlake.metastore.coordination.keeping import KEEPER, KeeperState, Keeping, tell, told
 from epochlake.metastore.coordination.member_addresses import follow_members
-from epochlake.metastore.coordination.published import PublishedEnsemble, newest, publish
+from epochlake.metastore.coordination.publication import PublishedEnsemble
+from epochlake.metastore.coordination.published import newest, publish
 from epochlake.metastore.coordination.reconfiguring import STEP_SECONDS, EnsembleMover, EnsembleNotes
 from epochlake.metastore.coordination.server_answers import LOOK_SECONDS, Answer, ask
 from epochlake.metastore.coordination.whereabouts import Asked, Whereabouts

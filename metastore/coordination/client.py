@@ -400,12 +400,14 @@ class Coordination:
             logger.debug("closing the ZooKeeper session: %s", error)
 
     def _unavailable(self, asked: str, reason: str) -> CoordinationUnavailable:
+        hint = "Try again when the server is up"
         if self._guide is not None and self._guide.refused:
             reason += f"; a server was not asked: {self._guide.refused}"
+            hint += "; where the published ensemble is gone for good, see `metadata reconfigure --coordination --adopt`"
         return CoordinationUnavailable(
             f"could not {asked} in ZooKeeper at {self.connect_string}: {reason}. Nothing that was committed "
             "depends on it",
-            hint="Try again when the server is up",
+            hint=hint,
         )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from epochlake.metastore.coordination.client import Coordination, Request
 from epochlake.metastore.coordination.ensemble import EnsembleConfiguration, parse_configuration
+from epochlake.metastore.coordination.publication import FORMAT, EnsembleIdentity, PublishedEnsemble
 from epochlake.metastore.coordination.reconfiguring import CONFIGURATION
 from epochlake.metastore.errors import CoordinationUnavailable, UnknownFormat
 from epochlake.metastore.storage import failures
@@ -39,7 +40,6 @@ KEPT_SEALS = 500
 KEPT_DOCUMENTS = 4
 """So many publications stay below the root: who has just listed them reads one of them."""
 PUBLISH_SECONDS = 60.0
-FORMAT = 1
 
 _SUFFIX = ".json"
 _LOOKS = 3
@@ -48,35 +48,6 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 class WrongEnsemble(InvalidRequest):
     """The ensemble is not the one that the cluster has published."""
-
-
-class PublishedEnsemble(msgspec.Struct, frozen=True):
-    """The ensemble of a cluster at one moment. `ensemble`: its own id; `connect`: where its clients reach it, with a
-    chroot where there is one; `version`: of its configuration, as ZooKeeper writes it.
-    """
-
-    number: int
-    cluster_id: str
-    ensemble: str
-    seal: str
-    connect: str
-    version: str
-    format: int = FORMAT
-
-
-class EnsembleIdentity(msgspec.Struct, frozen=True):
-    """What an ensemble keeps of itself; the newest seal is the last one."""
-
-    ensemble: str
-    seals: tuple[str, ...] = ()
-
-    def refusal(self, published: PublishedEnsemble) -> str:
-        """Why this is not what was published, else empty."""
-        if published.seal in self.seals:
-            return ""
-        if self.ensemble == published.ensemble:
-            return "it went back to a state of before what the cluster has published last"
-        return "it is another ensemble than the one that the cluster has published"
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -145,7 +116,11 @@ def publish(
     that it knows itself by. `adopt`: also in place of another ensemble, which is gone for good. Raises WrongEnsemble,
     CoordinationUnavailable, StorageUnavailable, UnknownFormat.
     """
-    now = _configuration(coordination)
+    try:
+        now = _configuration(coordination)
+    except InvalidRequest as error:  # groups, weights: it is kept by hand
+        logger.info("the ZooKeeper ensemble is not published: %s", error)
+        return None
     hosts, slash, chroot = coordination.connect_string.partition("/")
     if not now.connect or set(now.connect.split(",")).isdisjoint(hosts.split(",")):
         return None

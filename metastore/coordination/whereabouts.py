@@ -9,19 +9,20 @@ Whoever answers has to know the seal of what is published (proved_connection.py)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from epochlake.metastore.configuration import AUTO, Configuration
-from epochlake.metastore.coordination.published import IDENTITY, PublishedEnsemble, newest, parse_identity
+from epochlake.metastore.coordination.publication import Heard, PublishedEnsemble
+from epochlake.metastore.coordination.published import IDENTITY, newest, parse_identity
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable, UnknownFormat
 from epochlake.metastore.root import Root
 from epochlake.metastore.storage.storage import Storage
-from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 logger = logging.getLogger(__name__)
 
-Asked = Callable[[], Iterable[str]]
-"""Asks others where servers of the ensemble are: host:port each. It may raise EpochlakeError."""
+Asked = Callable[[], Heard]
+"""Asks others who know. It may raise EpochlakeError."""
 
 
 def whereabouts(
@@ -49,7 +50,7 @@ class Whereabouts:
         self._cluster_id = cluster_id
         self._others = others
         self._published: PublishedEnsemble | None = None
-        self._heard: tuple[str, ...] = ()
+        self._heard = Heard()
         self.refused = ""
         """Why the server that was met last is not asked; empty when none was refused."""
         self._read()
@@ -71,12 +72,14 @@ class Whereabouts:
         except EpochlakeError as error:
             logger.info("where the ZooKeeper ensemble is was not read anew: %s", error)
         try:
-            self._heard = tuple(self._others()) if self._others is not None else ()
+            self._listen()
         except EpochlakeError as error:
             logger.info("nobody else says where the ZooKeeper ensemble is: %s", error)
         published = "" if self._published is None else self._published.connect
         chroot = (self._configured or published).partition("/")[2]
-        hosts = [one.partition("/")[0] for one in (published, ",".join(self._heard), self._configured)]
+        told = "" if self._heard.published is None else self._heard.published.connect
+        known = (published, told, ",".join(self._heard.servers), self._configured)
+        hosts = [one.partition("/")[0] for one in known]
         places = [place for one in hosts for place in one.split(",") if place]
         if not places:
             raise CoordinationUnavailable(
@@ -104,6 +107,19 @@ class Whereabouts:
             return parse_identity(data).refusal(published)
         except UnknownFormat as error:
             return error.statement
+
+    def _listen(self) -> None:
+        """Ask the others. What the root says goes before what they say, but for where servers may be."""
+        if self._others is None:
+            return
+        heard = self._others()
+        if heard.published is not None and self._cluster_id not in (None, heard.published.cluster_id):
+            raise InvalidRequest(
+                f"the agents that were asked know the ensemble of cluster {heard.published.cluster_id}"
+            )
+        self._heard = heard
+        if self._published is None:
+            self._published = heard.published
 
     def _read(self) -> None:
         try:

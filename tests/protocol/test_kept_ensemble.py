@@ -16,14 +16,16 @@ import msgspec
 import pytest
 from epochlake.jobs.upkeep import coordination_members
 from epochlake.jobs.upkeep.coordination_member_track import RETRY_SECONDS, CoordinationMemberTrack
+from epochlake.metastore import threads
 from epochlake.metastore.configuration import Configuration, ZooKeeperSettings
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.ensemble import Server
-from epochlake.metastore.coordination.keeping import KEPT, Keeping, KeptChange
+from epochlake.metastore.coordination.keeping import KEPT, KeeperState, Keeping, KeptChange
 from epochlake.metastore.coordination.reconfiguring import EnsembleMover
 from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.metastore.metadata.model import Node, NodeId, NodeState
 
+from tests.support.waiting import eventually
 from tests.support.zookeeper import OPERATOR, Ensemble
 
 pytestmark = pytest.mark.timing
@@ -265,6 +267,43 @@ def test_a_change_whose_server_dies_goes_back_and_who_keeps_it_for_another_clust
     kept.ensemble.restart(3)
     assert kept.look(track) == []
     assert kept.members() == {1: "voter", 2: "voter", 4: "voter"}
+
+
+def test_a_change_holds_up_no_round_says_what_it_does_and_is_left_by_who_leads_no_more(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, waits, may_go_on = EnsembleMover._wait_until_caught_up, threading.Event(), threading.Event()
+
+    def wait(mover: EnsembleMover, server: Server) -> None:
+        mover.on_step(f"server {server.number} catches up")
+        waits.set()
+        assert may_go_on.wait(PATIENCE)
+        waiting(mover, server)
+
+    def described() -> KeeperState | None:
+        with coordination_members.Ensemble(kept.cluster.configuration) as found:
+            return found.describe().keeper
+
+    def ended() -> bool:
+        kept.look(track)
+        return not track.working
+
+    monkeypatch.setattr(EnsembleMover, "_wait_until_caught_up", wait)
+    track = kept.track(begin=threads.begin)
+    kept.look(track)
+    assert waits.wait(PATIENCE)
+    for _ in range(3):
+        assert kept.look(track) == ["coordination members: server 2 catches up"]
+    assert (track.working, track.idle(None)) == (True, False)  # type: ignore[arg-type]
+    said = eventually(described, PATIENCE)
+    assert (said.doing, said.waits) == ("server 2 catches up", "")
+    track.stand_down()
+    may_go_on.set()
+    eventually(lambda: not track._aside._working, PATIENCE)
+    assert kept.members() == ALONE
+    # It leads again, and goes on with what it has left.
+    eventually(lambda: ended() and kept.members() == THREE, PATIENCE)
+    eventually(lambda: (found := described()) is not None and not found.doing and not found.waits, PATIENCE)
 
 
 def test_nobody_is_asked_for_more_than_a_word_by_what_agents_make_up(kept: Kept) -> None:

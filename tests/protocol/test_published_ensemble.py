@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from epochlake.metastore.configuration import AUTO, Configuration, ZooKeeperSettings
 from epochlake.metastore.coordination.client import Coordination
-from epochlake.metastore.coordination.published import PublishedEnsemble, WrongEnsemble, newest, publish
+from epochlake.metastore.coordination.publication import PublishedEnsemble
+from epochlake.metastore.coordination.published import WrongEnsemble, newest, publish
 from epochlake.metastore.coordination.reconfiguring import EnsembleMover
 from epochlake.metastore.coordination.whereabouts import Whereabouts
 from epochlake.metastore.errors import CoordinationUnavailable

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from epochlake.jobs.administration.unregistering import Unregistration
 from epochlake.jobs.cli.arguments import of
+from epochlake.jobs.cli.asking_agents import ensemble_heard
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.commands.log import snapshot
 from epochlake.jobs.cli.documents import PreparedServer
@@ -43,7 +44,7 @@ def describe(context: typer.Context, coordination: Coordination = False) -> None
     """
     session = of(context)
     if coordination:
-        with coordination_members.Ensemble(session.configuration) as ensemble:
+        with coordination_members.Ensemble(session.configuration, others=ensemble_heard(session)) as ensemble:
             session.show(ensemble.describe(), text.coordination)
         return
     session.show(log_members.describe(session.configuration, session.storage), text.members)
@@ -143,7 +144,8 @@ def reconfigure(
 
 
 def _reconfigure_ensemble(session: Session, members: list[str], what: str, *, dry_run: bool) -> None:
-    with coordination_members.Ensemble(session.configuration, adopt=what == "--adopt") as ensemble:
+    others = ensemble_heard(session)
+    with coordination_members.Ensemble(session.configuration, adopt=what == "--adopt", others=others) as ensemble:
         if what == "--adopt":
             ensemble.publish(session.cluster.metadata.identity.cluster_id)
         elif what == "--resume":
@@ -201,7 +203,7 @@ def prepare_server(
     if alone or beside:
         members = [parse_server(one) for one in beside or ()]
     else:
-        with coordination_members.Ensemble(session.configuration) as ensemble:
+        with coordination_members.Ensemble(session.configuration, others=ensemble_heard(session)) as ensemble:
             members = list(ensemble.mover.configuration().servers)
     place = str(directory.absolute())
     write_server_files(session.storage, place, parsed, members, session.configuration.zookeeper.operator)

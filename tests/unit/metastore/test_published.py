@@ -7,13 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from epochlake.metastore.configuration import AUTO, Configuration, ZooKeeperSettings
-from epochlake.metastore.coordination.published import (
-    KEPT_DOCUMENTS,
-    EnsembleIdentity,
-    PublishedEnsemble,
-    keep,
-    newest,
-)
+from epochlake.metastore.coordination.publication import EnsembleIdentity, Heard, PublishedEnsemble
+from epochlake.metastore.coordination.published import KEPT_DOCUMENTS, keep, newest
 from epochlake.metastore.coordination.whereabouts import Whereabouts
 from epochlake.metastore.errors import CoordinationUnavailable, UnknownFormat
 from epochlake.metastore.root import Root
@@ -93,17 +88,21 @@ def test_published_addresses_come_first_and_the_configured_ones_are_a_second_tho
 
 
 def test_others_are_asked_when_nobody_answers_and_need_not_know(root: Root) -> None:
-    said = ["zk3:2181"]
+    said = [Heard(publication(3, "zk3:2181"), ("zk4:2181",))]
 
-    def others() -> list[str]:
+    def others() -> Heard:
         if not said:
             raise EpochlakeError("no agent answers")
-        return said
+        return said[0]
 
     configuration = Configuration(root=root.uri, zookeeper=ZooKeeperSettings(connect=AUTO))
     known = Whereabouts(configuration, STORAGE, "c1", others)
-    assert known.first() == "zk3:2181"
+    assert (known.first(), known.published) == ("zk3:2181,zk4:2181", publication(3, "zk3:2181"))
+    # What the root says goes before, also where it has gone back.
     assert keep(STORAGE, root.coordination, publication(1))
-    assert known.look() == "zk1:2181,zk3:2181"
+    everywhere = "zk1:2181,zk3:2181,zk4:2181"
+    assert (known.look(), known.published) == (everywhere, publication(1))
     said.clear()
-    assert known.look() == "zk1:2181,zk3:2181", "what was heard once is not forgotten"
+    assert known.look() == everywhere, "what was heard once is not forgotten"
+    said.append(Heard(publication(3, "zk5:2181", cluster_id="another")))
+    assert known.look() == everywhere
