@@ -65,25 +65,25 @@ def stage(df: DataFrame, plan: StagingPlan) -> list[StagedFile]:
     return staged_files(rows, plan, digested=ROW_DIGEST in df.columns)
 
 
-Announce = Callable[[list[StagedFile]], Callable[[], None]]
-"""Is told of files that are stored, and are not on the disks yet. What it returns has the disk have what it stores by
-itself, and the copies of these files.
+Announce = Callable[[list[StagedFile]], None]
+"""Is told of files that are stored, and are not on the disks yet. The root's disk has their copies when it returns, and
+what it stores by itself.
 """
 
 
 def stage_here(
     plan: StagingPlan, batches: Iterable[pa.RecordBatch], *, digested: bool = False, announce: Announce | None = None
 ) -> list[StagedFile]:
-    """`stage` in this process, of batches as `encode_rows` wants them. `announce` is told before the disks sync."""
+    """`stage` in this process, of batches as `encode_rows` wants them. `announce` is told while the disks sync."""
 
     announced: list[StagedFile] = []
     told_of: list[pa.RecordBatch] = []
 
-    def stored(told: Sequence[pa.RecordBatch]) -> Callable[[], None]:
+    def stored(told: Sequence[pa.RecordBatch]) -> None:
         assert announce is not None
         announced.extend(staged_files(pa.Table.from_batches(told, RESULT), plan, digested=digested))
         told_of.extend(told)
-        return announce(announced)
+        announce(announced)
 
     told = list(encode_rows(plan, batches, None if announce is None else stored))
     if told and len(told) == len(told_of) and all(map(is_, told, told_of)):

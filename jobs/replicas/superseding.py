@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from epochlake.jobs.replicas.known_tokens import KnownTokens
 from epochlake.jobs.replicas.run_files import CanMatch, Positions, rows_of_run
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sections import Run, Slice, Task
@@ -258,5 +259,15 @@ def _deleted(part: pa.Table) -> NDArray[np.bool_]:
 
 def _read(run: Run, window: Interval, columns: list[str], can_match: CanMatch | None) -> tuple[pa.Table, Positions]:
     """The rows of a run with tokens in a window, and their positions in the file. Raises StorageUnavailable."""
-    parts = list(rows_of_run(run, window, columns, lambda type_: type_, can_match))
-    return pa.concat_tables([rows for rows, _ in parts]), np.concatenate([positions for _, positions in parts])
+    file, known = run.copy.file, run.copy.address.storage.kept(KnownTokens)
+    is_whole = can_match is None and not run.intervals and window[0] <= file.min_token and file.max_token <= window[1]
+    tokens, others = known.get(file) if is_whole else None, [name for name in columns if name != TOKEN]
+    if tokens is not None and not others:
+        return pa.table({TOKEN: tokens}), np.arange(len(tokens))
+    parts = list(rows_of_run(run, window, columns if tokens is None else others, lambda type_: type_, can_match))
+    rows, positions = pa.concat_tables([rows for rows, _ in parts]), np.concatenate([at for _, at in parts])
+    if tokens is not None:
+        return rows.append_column(TOKEN, pa.array(tokens)).select(columns), positions
+    if is_whole:
+        known.put(file, rows.column(TOKEN).to_numpy())
+    return rows, positions

@@ -443,7 +443,7 @@ def test_a_root_that_fails_when_it_may_land_leaves_no_write_that_is_waited_for(
     announce = Intents._announce
 
     def put_and_fail(self: Intents, *given: Any) -> None:
-        announce(self, *given)()
+        announce(self, *given)
         raise StorageUnavailable("the root did not answer")
 
     with patch.object(Intents, "_announce", put_and_fail), pytest.raises(StorageUnavailable, match="did not answer"):
