@@ -285,7 +285,7 @@ def test_a_change_holds_up_no_round_says_what_it_does_and_is_left_by_who_leads_n
             return found.describe().keeper
 
     def ended() -> bool:
-        kept.look(track)
+        track._take()
         return not track.working
 
     monkeypatch.setattr(EnsembleMover, "_wait_until_caught_up", wait)
@@ -299,10 +299,12 @@ def test_a_change_holds_up_no_round_says_what_it_does_and_is_left_by_who_leads_n
     assert (said.doing, said.waits) == ("server 2 catches up", "")
     track.stand_down()
     may_go_on.set()
-    eventually(lambda: not track._aside._working, PATIENCE)
+    eventually(ended, PATIENCE)
     assert kept.members() == ALONE
     # It leads again, and goes on with what it has left.
-    eventually(lambda: ended() and kept.members() == THREE, PATIENCE)
+    kept.look(track)
+    eventually(ended, PATIENCE)
+    assert kept.members() == THREE
     eventually(lambda: (found := described()) is not None and not found.doing and not found.waits, PATIENCE)
 
 
