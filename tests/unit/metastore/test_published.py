@@ -106,3 +106,12 @@ def test_others_are_asked_when_nobody_answers_and_need_not_know(root: Root) -> N
     assert known.look() == everywhere, "what was heard once is not forgotten"
     said.append(Heard(publication(3, "zk5:2181", cluster_id="another")))
     assert known.look() == everywhere
+
+
+def test_it_is_published_in_an_object_store_too() -> None:
+    STORAGE.create_directory("mock://published/root", parents=True)
+    root = Root("mock://published/root")
+    assert newest(STORAGE, root.coordination) is None
+    assert keep(STORAGE, root.coordination, publication(1))
+    assert not keep(STORAGE, root.coordination, publication(1, "late:2181"))
+    assert newest(STORAGE, root.coordination) == publication(1)
