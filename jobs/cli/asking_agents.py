@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from epochlake.jobs.cli.commands.agent import asking
 from epochlake.metastore.coordination.publication import Heard
-from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 if TYPE_CHECKING:
     from epochlake.jobs.agent.agent_workers import AgentWorkers
@@ -111,3 +110,25 @@ def _client(session: Session) -> HttpClient:
         settings.tls_key or None,
         settings.tls_authority or None,
     )
+
+
+def asking(
+    token_file: str | None = None, certificate: str | None = None, key: str | None = None, authority: str | None = None
+) -> HttpClient:
+    """A client that shows what the agents want to see. Raises InvalidRequest."""
+    require_h11()
+    from epochlake.jobs.agent.http_client import HttpClient
+    from epochlake.jobs.agent.running import tls_of, token_of
+
+    _, tls = tls_of(certificate, key, authority)
+    return HttpClient(token=token_of(token_file), tls=tls)
+
+
+def require_h11() -> None:
+    """Raise EpochlakeError where what agents speak by is not installed."""
+    try:
+        import h11  # noqa: F401
+    except ModuleNotFoundError:
+        raise EpochlakeError(
+            "agents need h11, which is not installed here", hint="Run `pip install 'epochlake[agent]'`"
+        ) from None
