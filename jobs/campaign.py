@@ -2,7 +2,8 @@
 
 Production code runs under a seeded clock, disk and network (jobs/testing/). A history follows from its scenario, which
 is drawn from its seed. One that fails is made shorter, printed as a timeline, and kept as a file: `--replay FILE` runs
-it again, and `--keep FILE` makes it a test. Exit code 4 when any history has failed.
+it again, and `--keep FILE` makes it a test. Exit code 4 when any history has failed, 75 when the time was over before
+one had ended.
 """
 
 from __future__ import annotations
@@ -33,11 +34,15 @@ if TYPE_CHECKING:
 
 KINDS = ("log", "rows", "merges")
 FAILED = 4
+NOTHING_SHOWN = 75
+"""No history had ended when the time was over."""
 INTERRUPTED = 130
 SHOWN = 3
 """Violations of a history; of the others their number is told."""
 FAILURES = Path("build/histories")
 """Where scenarios that failed are kept."""
+SHORTER = "-shorter"
+"""How the name ends of one that was made shorter: the first one stays beside it."""
 KEPT = Path("tests/data/histories")
 """Where those are that have become tests."""
 LONGEST_SECONDS = 300.0
@@ -48,6 +53,14 @@ STEPS = "EPOCHLAKE_CAMPAIGN_STEPS"
 """Has another limit of steps, for the processes that run histories as well."""
 STEER_EVERY = 100
 """After so many histories the next ones are drawn by what those before have met least."""
+
+
+LATER = 0.4
+"""So likely the history of a seed is about a theme that came later than those which seeds have drawn before."""
+
+
+MANY = 10
+"""Of so many later themes on that share is drawn; of one a tenth of it."""
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -115,6 +128,28 @@ def theme_names(kind: str) -> list[str]:
         "merges": merge_drawing.BY_NAME,
     }
     return list(themes.get(kind, {}))
+
+
+def later_themes(kind: str) -> list[str]:
+    """Those of `theme_names` that a scenario does not draw by itself: what seeds drew before stays what it was."""
+    from epochlake.jobs.testing import log_themes, merge_drawing, row_themes
+
+    drawn: dict[str, tuple[Mapping[str, object], Sequence[object]]] = {
+        "log": (log_themes.BY_NAME, log_themes.LOG_THEMES),
+        "rows": (row_themes.BY_NAME, row_themes.THEMES),
+        "merges": (merge_drawing.BY_NAME, merge_drawing.THEMES),
+    }
+    by_name, before = drawn[kind]
+    return [name for name, theme in by_name.items() if theme not in before and not name.startswith("_")]
+
+
+def later_theme(kind: str, seed: int, share: float) -> str:
+    """The later theme that the history of a seed is about, each of them as likely; "" for most seeds.
+
+    Where a kind has few of them, they are drawn less often.
+    """
+    chance, later = random.Random(f"later theme of {kind} {seed}"), later_themes(kind)
+    return chance.choice(later) if chance.random() < share * min(1.0, len(later) / MANY) else ""
 
 
 def run(scenario: Scenario, *, accesses: bool = False, until: float | None = None) -> Run:
@@ -204,7 +239,8 @@ class WorkerDied(Exception):
 class Campaign:
     """Histories of these kinds, from a first seed on. `results`: a file to which outcomes are added as they come, and
     whose seeds are not run again. `processes`: how many run at the same time (one for each core); 0: all of them in
-    this one. `tables`: only seeds whose histories are over real Delta tables. `theme`: what all are about or "".
+    this one. `tables`: only seeds whose histories are over real Delta tables. `theme`: what all are about or "", and
+    then `later` is how likely each is about a later theme.
     """
 
     def __init__(
@@ -217,9 +253,11 @@ class Campaign:
         processes: int | None = None,
         tables: bool = False,
         theme: str = "",
+        later: float = 0.0,
     ) -> None:
         self.kinds = kinds
         self._theme = theme
+        self._later = later
         self.first = first
         self.ended: list[Outcome] = []
         self.cut_off: list[Outcome] = []
@@ -233,9 +271,9 @@ class Campaign:
             for outcome in _kept(results):
                 self._add(outcome)
 
-    def run(self, histories: int | None, seconds: float | None = None) -> Iterator[Outcome]:
+    def run(self, histories: int | None, seconds: float | None = None, least: int = 0) -> Iterator[Outcome]:
         """Run until so many seeds of each kind are done, or the time is over; each outcome as it comes. What has not
-        ended then is cut off.
+        ended then is cut off, but for the first `least`, which are waited for.
         """
         from epochlake.jobs.testing.folder_disk import forget_the_dead
 
@@ -247,21 +285,29 @@ class Campaign:
         tasks = self._tasks(histories)
         if self._processes == 0:
             _quiet()
-            for one in tasks:
-                if until is not None and time.time() > until:
+            for number, one in enumerate(tasks):
+                if until is not None and time.time() > until and number >= least:
                     return
-                yield from self._keep(attempt(one, until))
+                yield from self._keep(attempt(one, until if number >= least else None))
             return
         with ProcessPoolExecutor(self._processes, spawn, _begin_worker) as pool:
             running: list[Future[Outcome]] = []
+            awaited: set[Future[Outcome]] = set()
             try:
                 while True:
                     over = until is not None and time.time() > until
                     # What those before have met steers a task, so few are drawn ahead.
-                    while not over and len(running) <= 2 * self._processes and (task := next(tasks, None)) is not None:
-                        running.append(pool.submit(attempt, task, until))
+                    while (
+                        (not over or len(awaited) < least)
+                        and len(running) <= 2 * self._processes
+                        and (task := next(tasks, None)) is not None
+                    ):
+                        is_awaited = len(awaited) < least
+                        running.append(pool.submit(attempt, task, None if is_awaited else until))
+                        if is_awaited:
+                            awaited.add(running[-1])
                     if over:
-                        running = [one for one in running if not one.cancel()]
+                        running = [one for one in running if one in awaited or not one.cancel()]
                     if not running:
                         return
                     wait(running, return_when=FIRST_COMPLETED)
@@ -294,7 +340,8 @@ class Campaign:
         seed = self.first
         while histories is None or seed < self.first + histories:
             for kind in self.kinds:
-                task = Task(kind, seed, self._weights(kind), self._theme)
+                theme = self._theme or later_theme(kind, seed, self._later)
+                task = Task(kind, seed, self._weights(kind), theme)
                 if (kind, seed) not in done and (not self._tables or drawn(task).settings.delta):
                     yield task
             seed += 1
@@ -344,19 +391,22 @@ def _summary(kind: str, ended: Sequence[Outcome], seconds: float, met: Counter[s
     )
     for title, counted in (("told", told), ("done to them", harm)):
         yield f"  {title}: {', '.join(f'{count:,} {name}' for name, count in counted.most_common()) or 'nothing'}"
+    if themes := Counter(one.theme for one in ended if one.theme):
+        yield f"  of one theme: {', '.join(f'{count:,} {name}' for name, count in themes.most_common())}"
     yield f"  met: {len(met)} pairs of what went on at the same time"
 
 
 def shorten(outcome: Outcome, most_tries: int, until: float | None = None) -> tuple[Scenario, Run]:
-    """The shortest scenario that fails as the history of an outcome did, and what comes out of it. Where the time is
-    over, the shortest that was found `until` then.
+    """The shortest scenario that breaks the rule which the history of an outcome has broken first, and what comes out
+    of it. Where the time is over, the shortest that was found `until` then.
     """
-    from epochlake.jobs.testing.shrinking import shrunk
+    from epochlake.jobs.testing.shrinking import rule_of, shrunk
 
     scenario = drawn(Task(outcome.kind, outcome.seed, outcome.weights, outcome.theme))
+    rule = rule_of(outcome.violations[0])
 
     def fails(one: Scenario) -> bool:
-        return bool(run(one, until=until).violations)
+        return rule in map(rule_of, run(one, until=until).violations)
 
     shortest = shrunk(scenario, fails, most_tries, is_over=lambda: until is not None and time.time() > until)
     return shortest, run(shortest)
@@ -410,11 +460,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--histories", type=int, default=None, help="how many seeds of each kind (100)")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long")
     parser.add_argument("--hours", type=float, default=None, help="stop after so long")
+    parser.add_argument("--least", type=int, default=0, help="so many histories end, however late it is (0)")
     parser.add_argument(
         "--processes", type=int, default=None, help="how many run at once (one for each core; 0: in this one)"
     )
     parser.add_argument("--only", choices=KINDS, default=None, help="histories of one kind")
     parser.add_argument("--theme", default="", help="histories of one theme of the kind that --only names")
+    parser.add_argument(
+        "--later", type=float, default=LATER, help=f"this share is of themes that seeds did not draw before ({LATER})"
+    )
     parser.add_argument("--tables", action="store_true", help="only seeds of histories over real Delta tables")
     parser.add_argument("--results", type=Path, default=None, help="a file with what is done, to go on later")
     parser.add_argument("--until-failure", action="store_true", help="end with the first history that fails")
@@ -434,6 +488,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("give at least one history")
     if options.processes is not None and options.processes < 0:
         parser.error("give a number of processes, or 0 for this one alone")
+    if not 0 <= options.later <= 1:
+        parser.error("give a share of later themes from 0 to 1")
+    if options.least < 0:
+        parser.error("give a number of histories that have to end, or 0 for none")
     if any(most is not None and not 0 < most < math.inf for most in (options.minutes, options.hours)):
         parser.error("give a time that is more than 0 and has an end")
     if options.steps is not None:
@@ -466,7 +524,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     kinds = KINDS if options.only is None else (options.only,)
     first = random.SystemRandom().randrange(1 << 31) if options.fresh else options.first or 1
     if options.fresh:
-        print(f"The first seed is {first}; --seed {first} begins there again.", flush=True)
+        share = "" if options.later == LATER else f" --later {options.later}"
+        print(f"The first seed is {first}; --seed {first}{share} begins there again.", flush=True)
     campaign = Campaign(
         kinds,
         first,
@@ -475,10 +534,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         processes=options.processes,
         tables=options.tables,
         theme=options.theme,
+        later=options.later,
     )
-    began = time.monotonic()
+    began, ended = time.monotonic(), 0
     try:
-        for outcome in campaign.run(histories, seconds):
+        for outcome in campaign.run(histories, seconds, options.least):
+            ended += 1
             for violation in outcome.violations[:SHOWN]:
                 print(f"{outcome.kind} history {outcome.seed}: {violation}", flush=True)
             if outcome.violations:
@@ -497,6 +558,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     # Also those that an earlier run has left in the results.
     failed = [outcome for outcome in campaign.ended if outcome.violations]
+    is_late = seconds is not None and time.monotonic() - began >= seconds
     for line in campaign.summary(time.monotonic() - began):
         print(line)
     for one in campaign.cut_off:
@@ -504,15 +566,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if failed and options.shorten:
         until = None if seconds is None else time.time() + seconds - (time.monotonic() - began)
         _explain(min(failed, key=lambda one: one.steps), options.shorten, until)
-    return FAILED if failed else 0
+    if failed:
+        return FAILED
+    if not ended and (is_late or campaign.cut_off):
+        print("No history had ended when the time was over, so nothing is shown.", file=sys.stderr)
+        return NOTHING_SHOWN
+    return 0
 
 
-def _keep_scenario(outcome: Outcome, scenario: Scenario) -> Path:
+def _keep_scenario(outcome: Outcome, scenario: Scenario, suffix: str = "") -> Path:
     """Keep the scenario of a history that failed, to be run again."""
     from epochlake.jobs.testing.scenario import encoded
 
     FAILURES.mkdir(parents=True, exist_ok=True)
-    path = FAILURES / f"{outcome.kind}-{outcome.seed}.json"
+    path = FAILURES / f"{outcome.kind}-{outcome.seed}{suffix}.json"
     path.write_bytes(encoded(scenario))
     return path
 
@@ -523,9 +590,11 @@ def _explain(outcome: Outcome, most_tries: int, until: float | None) -> None:
         print("The time is over, so no history that failed was made shorter.")
         return
     scenario, done = shorten(outcome, most_tries, until)
-    path = _keep_scenario(outcome, scenario)
-    print(f"\nThe shortest that was found to fail, as {path}:")
+    path = _keep_scenario(outcome, scenario, SHORTER)
+    print(f"\nThe shortest that was found to break the same rule, as {path}:")
     shown(scenario, done)
+    if not done.violations:
+        print("It has not failed again: the code is another one, or it was a failure of time.")
     print(f"Again: make campaign ARGS='--replay {path}'. As a test: make campaign ARGS='--keep {path} --name NAME'")
 
 

@@ -23,6 +23,7 @@ from epochlake.jobs.replicas.generated_rows import NotGenerated, completed
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
 from epochlake.jobs.replicas.row_checks import violation
 from epochlake.jobs.replicas.row_groups import RowGroups
+from epochlake.jobs.replicas.row_values import bare_rows, shown_rows
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import SealedWriter
 from epochlake.jobs.replicas.sharing import shared
@@ -414,16 +415,17 @@ def _refuse_duplicates(rows: pa.Table, last: pa.Table | None, table: Table) -> p
     tokens = keys.column(TOKEN).to_numpy()
     same = np.flatnonzero(tokens[1:] == tokens[:-1])
     if len(same):
-        suspects = keys.take(np.union1d(same, same + 1)).select(list(table.primary_key)).to_pylist()
+        suspects = keys.take(np.union1d(same, same + 1)).select(list(table.primary_key))
         seen: set[str] = set()
-        for key in suspects:
-            if repr(key) in seen:
+        for number, stored in enumerate(bare_rows(suspects).to_pylist()):
+            if repr(stored) in seen:
+                [key] = shown_rows(suspects.slice(number, 1))
                 raise RowsRefused(
                     f"cannot write to {table.full_name}: two of the rows given have the same primary key {key}, and "
                     f"nothing says which one counts",
                     hint="Keep one row for each key",
                 )
-            seen.add(repr(key))
+            seen.add(repr(stored))
     return keys.slice(int(np.searchsorted(tokens, tokens[-1])))
 
 

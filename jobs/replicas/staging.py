@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+from epochlake.jobs.replicas.arrow_maps import map_in_arrow
 from epochlake.jobs.replicas.encoding import RESULT, RESULT_DDL, ROW_DIGEST, encode_rows
 from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.jobs.replicas.schema import DELETED
@@ -61,7 +62,7 @@ def stage(df: DataFrame, plan: StagingPlan) -> list[StagedFile]:
     nullable, two rows with the same key for a table that is not append-only, a range without a route.
     """
     plan = msgspec.structs.replace(plan, tasks=_tasks(df, plan))
-    rows = _routed(df, plan).mapInArrow(partial(encode_rows, plan), RESULT_DDL).toArrow()
+    rows = map_in_arrow(_routed(df, plan), partial(encode_rows, plan), RESULT_DDL).toArrow()
     return staged_files(rows, plan, digested=ROW_DIGEST in df.columns)
 
 

@@ -41,8 +41,10 @@ class Troubles:
         self.scheduler = scheduler
         self.doomed: set[Process] = set()
         """Of these the next step fails."""
-        self.lost_answers: dict[Process, float] = {}
-        """Of these the next step is done, and fails only so many seconds later."""
+        self.lost_answers: dict[Process, tuple[float, float]] = {}
+        """Of these the next step is done, and fails only so many seconds later; then they do not reach the directory in
+        which it was for as many seconds as the second number says.
+        """
         self.random = random.Random(repr(("disk", seed)))
         self.unreachable: dict[Process, set[str]] = {}
         """What machines do not reach, while others do."""
@@ -72,6 +74,13 @@ class Troubles:
         self.chances.clear()
         for place in list(self.hanging):
             self.release(place)
+
+    def lose_sight(self, process: Process, directory: str, seconds: float) -> None:
+        """For so long a process does not reach a directory, while others do."""
+        if seconds:
+            hidden = self.unreachable.setdefault(process, set())
+            hidden.add(directory)
+            self.scheduler.after(seconds, lambda: hidden.discard(directory), process)
 
     def mend(self, place: str) -> None:
         """Nothing is wrong there any more."""
@@ -244,7 +253,8 @@ class WorldDisk:
         lost = self._troubles.lost_answers.pop(process, None)
         result = step()
         if lost is not None:
-            self._scheduler.sleep(lost)
+            self._scheduler.sleep(lost[0])
+            self._troubles.lose_sight(process, path.rpartition("/")[0], lost[1])
         if fails_after or lost is not None:
             raise _error(errno.EIO, path)
         self._scheduler.meet(process, f"{moment}, done")
@@ -284,8 +294,11 @@ def area(path: str) -> str:
 
 def parts_of(path: str) -> list[str]:
     """What a path is more exactly, in words: of a log member (`part_of_member`); a commit of a replica table, with and
-    without the name of its node ("commit", "n1 commit"); or the ledger of compactions ("ledger").
+    without the name of its node ("commit", "n1 commit"); the ledger of compactions ("ledger"); or what says that a
+    merge counts ("journal entry").
     """
+    if is_below(path, f"{ROOT}/merges"):
+        return ["journal entry"] if _ENTRY in path and path.endswith(".json") else []
     if is_below(path, f"{ROOT}/compactions"):
         return ["ledger"]
     if is_below(path, VOLUMES) and "/_delta_log/" in path:
@@ -304,6 +317,7 @@ def part_of_member(path: str) -> str:
     return next((word for part, word in _PARTS.items() if part in path), "")
 
 
+_ENTRY = "/entries/"
 _PARTS = {"/promises/": "promise", "/seats/": "seat", "/_delta_log/": "copy"}
 
 

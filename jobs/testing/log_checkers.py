@@ -28,7 +28,7 @@ from epochlake.metastore.metadata.events import (
 )
 from epochlake.metastore.metadata.fence import Fence
 
-CERTAIN = {"kill", "clock jumps", "pause"}
+CERTAIN = {"kill", "clock jumps", "pause", "cut"}
 """Faults under which nobody is late with what a dead process has left to others."""
 QUIET_SECONDS = 45.0
 """So long after the last fault everybody who still waits for a commit gets it."""

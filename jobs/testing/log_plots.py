@@ -115,6 +115,26 @@ def left_in_line(drawn: Drawn) -> Plot:
     return Plot([dying.part(), first.part(), second.part()], faults)
 
 
+def silent_line(drawn: Drawn) -> Plot:
+    """Somebody dies who has shown others what he asks for, while who has the lock stands still. Who comes in his place
+    asks for it again and does not reach ZooKeeper: his time is over before anybody takes what is in line.
+    """
+    between = drawn.between
+    begins, held = between(0.8, 1.5), between(2.0, 3.5)
+    first, second, dying = _Asks("p1"), _Asks("p2"), _Asks("p0")
+    first.at(begins, drawn.always())
+    second.at(begins + between(0.03, 0.06), drawn.always()).at(begins + held + between(0.5, 2.0), drawn.always())
+    asks = begins + between(0.08, 0.15)
+    dying.at(asks, drawn.always(), seconds=between(0.6, 1.2)).at(begins + held + 12.0, drawn.always())
+    faults = [
+        _held_up(drawn, "p1", 0.0, held),
+        Fault("kill", 0.0, "p0", when=OFFERED, by="p0"),
+        # Before he has shown it himself.
+        Fault("cut", round(asks + between(0.06, 0.16), 3), "p0", seconds=round(held + between(1.0, 3.0), 3)),
+    ]
+    return Plot([dying.part(), first.part(), second.part()], faults)
+
+
 def taken_from_the_dead(drawn: Drawn) -> Plot:
     """Somebody stands still right before he appends what he has taken from one who is dead by now. Who comes in the
     place of the dead asks for it again, and it cannot be made as the log is then.
@@ -216,6 +236,7 @@ PLOTS: Mapping[str, Callable[[Drawn], Plot]] = {
     plot.__name__: plot
     for plot in (
         left_in_line,
+        silent_line,
         taken_from_the_dead,
         cut_off_with_two,
         appended_and_died,

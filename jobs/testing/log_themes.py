@@ -491,6 +491,7 @@ HALF_ADOPTED = _PLOT._replace(plot="half_adopted", seconds=(6.0, 9.0))
 """One moment each, which member_plots.py tells."""
 
 LEFT_IN_LINE = LogTheme(plot="left_in_line", tables=0.1, seconds=(16.0, 20.0), latencies=(0.2, 1.0))
+SILENT_LINE = LEFT_IN_LINE._replace(plot="silent_line")
 TAKEN_FROM_THE_DEAD = LEFT_IN_LINE._replace(plot="taken_from_the_dead")
 CUT_OFF_WITH_TWO = LEFT_IN_LINE._replace(plot="cut_off_with_two")
 APPENDED_AND_DIED = LEFT_IN_LINE._replace(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 from epochlake.jobs.testing.drawing import Drawing, Weights
-from epochlake.jobs.testing.nemesis import EVERYBODY, MOUNTS, PLACES, PROCESSES, moments
+from epochlake.jobs.testing.nemesis import EVERYBODY, LOST_ANSWER, MOUNTS, PLACES, PROCESSES, moments
 from epochlake.jobs.testing.row_drawing import place
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.themes import ALL_APART, NODES, RACKS
@@ -36,11 +36,13 @@ MERGES = (*("merge",) * 4, *("merge again",) * 3, "read merged", "write beside")
 
 class MergeTheme(NamedTuple):
     """What histories of merges are about: `kinds` of what mergers do; `twins`: so likely two of them do the same at the
-    same moments, each under the same names.
+    same moments, each under the same names. `unsure`: whether it is about one moment: a single merger does not hear
+    whether what it has asked for counts, and what it has staged is swept before it asks again.
     """
 
     kinds: tuple[str, ...] = MERGES
     twins: float = 0.0
+    unsure: bool = False
 
 
 LISTS = MergeTheme()
@@ -56,6 +58,9 @@ OVERWRITING = MergeTheme(
 
 WRITING_OVER = MergeTheme((*("merge",) * 4, "merge again", ONCE, *(OVER,) * 2, OVERWRITE, "read merged", "read merged"))
 """The same, and rows that are written by those who have not read them."""
+
+UNSURE = MergeTheme(("merge",), unsure=True)
+"""A journal whose answer is lost, together with what was staged for its entry."""
 
 THEMES = (LISTS, LISTS, LISTS, WITHOUT_NAMES, OVERWRITING, WRITING_OVER)
 """What histories of merges are about: each of them about one of these, with the same chance."""
@@ -82,6 +87,8 @@ def merge_scenario(seed: int, weights: Weights = {}, *, theme: MergeTheme | None
     drawing = Drawing("merges", seed, weights)
     chance = drawing.chance
     theme = theme or random.Random(f"theme of merges {seed}").choice(THEMES)
+    if theme.unsure:
+        return _unsure(drawing, seed, theme)
     # In most histories little happens but merges, which are hit again and again in the midst of what they do.
     narrow = chance.random() < 0.7
     seconds = round(chance.uniform(4.0, 8.0) if narrow else chance.uniform(3.0, 9.0), 3)
@@ -129,6 +136,42 @@ def merge_scenario(seed: int, weights: Weights = {}, *, theme: MergeTheme | None
     )
     faults.sort(key=lambda fault: fault.at)
     return Scenario("merges", seed, seconds, settings, (*mergers, *others), tuple(faults))
+
+
+def _unsure(drawing: Drawing, seed: int, theme: MergeTheme) -> Scenario:
+    """One merger, whose entries are put at times without an answer, and who is refused at the root right after that;
+    and vacuum all the time, which takes whatever nobody who lives may need.
+    """
+    chance, seconds = drawing.chance, round(drawing.chance.uniform(2.0, 3.0), 3)
+    merger = Part("merger0", "merger", (_merges(drawing, seconds, [], 0.3, theme.kinds),))
+    keeper = Part("upkeep", "upkeep", (_again(chance, "vacuum", seconds, 0.15),))
+    faults = [
+        Fault(
+            LOST_ANSWER,
+            0.0,
+            merger.name,
+            seconds=round(chance.uniform(0.02, 0.2), 3),
+            number=0.05,
+            when="journal entry link",
+            nth=nth,
+        )
+        for nth in sorted(chance.sample(range(1, 10), chance.randint(2, 4)))
+    ]
+    settings = Settings(
+        delta=True,
+        tablets=chance.choice([1, 1, 2, 0]),
+        latency=0.2,
+        replication=3,
+        racks=chance.choice([RACKS, ALL_APART]),
+        session=1.5,
+        clock_margin=0.0,
+    )
+    return Scenario("merges", seed, seconds, settings, (merger, keeper), tuple(faults))
+
+
+def _again(chance: random.Random, kind: str, seconds: float, pace: float) -> tuple[Operation, ...]:
+    """One operation again and again."""
+    return tuple(Operation(kind, round(chance.uniform(pace / 4, pace), 3)) for _ in range(int(2 * seconds / pace)))
 
 
 def _merges(

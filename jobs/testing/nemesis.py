@@ -31,7 +31,9 @@ LATE = ("requests late",)
 late, from whichever of its threads.
 """
 LOST_ANSWER = "answer lost"
-"""What a process does next is done, and it is told after a while that it has failed."""
+"""What a process does next is done, and it is told after a while that it has failed. `number`: for so many seconds
+it does not reach the directory of it then.
+"""
 
 MOUNTS = ("unreachable",)
 """Faults of one process and a place: its machine does not reach it, while others do."""
@@ -82,11 +84,13 @@ FOLLOWING = "follower given"
 
 EXACTLY = tuple(
     f"{part} {asked}{done}"
-    for part in ("commit", *(f"n{number} commit" for number in range(1, 7)), "ledger")
+    for part in ("commit", *(f"n{number} commit" for number in range(1, 7)), "ledger", "journal entry")
     for asked in ("read", "write", "link")
     for done in ("", ", done")
 )
-"""What processes do with a commit of a replica table, of any node or of one, and with the ledger of compactions."""
+"""What processes do with a commit of a replica table, of any node or of one, with the ledger of compactions, and with
+what says that a merge counts.
+"""
 
 MOMENTS = tuple(dict.fromkeys((*moments(rows=True, delta=False), *moments(rows=True, delta=True), FOLLOWING, *EXACTLY)))
 """All of them."""
@@ -260,7 +264,7 @@ class Nemesis:
             case "access fails":
                 self._world.troubles.doomed.add(victim)
             case kind if kind == LOST_ANSWER:
-                self._world.troubles.lost_answers[victim] = fault.seconds
+                self._world.troubles.lost_answers[victim] = (fault.seconds, fault.number)
         return True
 
     def _kill(self, victims: Sequence[Process]) -> None:

@@ -92,6 +92,9 @@ SWEPT_LATE = Theme(
 PREPARED_LATE = SWEPT_LATE._replace(plot="prepared_late")
 """A preparation of an operation on the ring that wakes up when rows have come by it."""
 
+SWEPT_HELD = SWEPT_LATE._replace(plot="swept_held")
+"""A sweep that begins before an operation on the ring is asked for, and that wakes up when rows have come by it."""
+
 EPOCHS_LOST = Theme(
     seconds=(17.5, 18.5),
     tables=1.0,
@@ -185,6 +188,26 @@ WHOLE_AGAIN_MEANWHILE = Theme(
 )
 """A place that comes back as it was and is repaired, while somebody counts on what it had acknowledged to him."""
 
+PIECES_BESIDE = Theme(
+    seconds=(4.0, 6.0),
+    keys=(KEYS,),
+    paces=(0.1, 0.3),
+    operations=("move", "resize", "resize", "shift"),
+    operator_paces=(0.8, 1.5),
+    tablets=(0, 1, 1, 2),
+    replication=(3, 3, 2),
+    lingering=(0, 2, 4),
+    accesses=("write", "write", "read", "read late"),
+    pipelines=(2, 3),
+    levels=("QUORUM", "ALL"),
+    read_levels=("QUORUM", "QUORUM", "ALL"),
+    append_only=1.0,
+    followed=0.0,
+)
+"""Rows that are never replaced, so that one which is read twice is shown twice; and files that some replicas have
+whole, and others in pieces.
+"""
+
 LYING_SOURCES = ROTTEN_CUTS._replace(
     accesses=("write",),
     levels=("ALL",),
@@ -223,12 +246,14 @@ BY_NAME_ONLY = (
     PUT_BACK_UNDER_A_COMMIT,
     SETTLED_LATE,
     SWEPT_LATE,
+    SWEPT_HELD,
     PREPARED_LATE,
     EPOCHS_LOST,
     ROOT_LOST_BESIDE_ROWS,
     NARROWED_MEANWHILE,
     LYING_SPLITS,
     WHOLE_AGAIN_MEANWHILE,
+    PIECES_BESIDE,
     LYING_SOURCES,
     LYING_MERGES,
 )

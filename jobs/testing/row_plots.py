@@ -147,6 +147,32 @@ def _late_at_a_move(drawn: Drawn, *, sweeps: bool) -> Scenario:
     return drawn.with_([*pipelines, *drawn.others("pipeline", "operator", "upkeep"), operator], faults)
 
 
+def swept_held(drawn: Drawn) -> Scenario:
+    """A coordinator begins to sweep what a change of replication may have left that was cancelled, and stands still
+    before a move is asked for. Another one makes the move ready and goes on with it, and rows are written to the new
+    replicas; then the first one goes on with its sweep.
+    """
+    chance, scenario = drawn.chance, drawn.scenario
+    session = scenario.settings.session
+    first, second = "coordinator0", "coordinator1"
+    change_of_mind = Operation(CHANGE_OF_MIND, 0.3, number=3 - scenario.settings.replication)
+    moves = [
+        Operation("move", drawn.between(0.4, 0.8), f"n{number}", number=chance.randrange(1000))
+        for number in chance.sample(range(1, 5), 2)
+    ]
+    sweeping = chance.choice(["commit read", "commit write", "volume list", "volume look at"])
+    faults = [
+        Fault("pause", 0.0, second, seconds=0.5),
+        Fault("pause", 0.3, first, seconds=session + drawn.between(2.5, 4.0), when=sweeping, by=first,
+              nth=chance.choice([1, 1, 2, 3])),
+        Fault("pause", 0.0, second, seconds=drawn.between(0.5, 1.5), when="log append, done", by=second,
+              during="move before MID"),
+    ]  # fmt: skip
+    pipelines = _doing(drawn.pipelines, lambda one: msgspec.structs.replace(one, wait=drawn.between(0.2, 0.5)))
+    operator = _does("operator", "operator", [change_of_mind, *moves])
+    return drawn.with_([*pipelines, *drawn.others("pipeline", "operator", "upkeep"), operator], faults)
+
+
 def epochs_lost(drawn: Drawn) -> Scenario:
     """The log comes back as it was before a tablet began to move, and an operator accepts that, and repairs. What had
     been written is deleted, and forgotten; then the tablet begins to move to the same place again. Somebody may have
@@ -391,7 +417,7 @@ PLOTS: Mapping[str, Callable[[Drawn], Scenario]] = {
     plot.__name__: plot
     for plot in (
         *(epochs_lost, root_lost, clocks_apart, expired_beside_large),
-        *(put_back_under_a_commit, settled_late, swept_late, prepared_late),
+        *(put_back_under_a_commit, settled_late, swept_late, swept_held, prepared_late),
         *(narrowed_meanwhile, lying_splits, whole_again_meanwhile),
     )
 }

@@ -6,6 +6,7 @@ schedule; the first that fails goes on in place of the longer one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -16,6 +17,25 @@ T = TypeVar("T")
 
 SEEDS = 3
 """How many courses of a shorter scenario are tried."""
+
+WHO = re.compile(r"^(at rest|rest \d+|\S*\d\S*|operator|upkeep)(?=[ :])")
+"""Who met a violation stands at its beginning."""
+GROUPED = re.compile(r"\([^()\[\]{}]*\)|\[[^()\[\]{}]*\]|\{[^()\[\]{}]*\}")
+QUOTED = re.compile(r"(?<!\w)b?'[^']*'|(?<!\w)b?\"[^\"]*\"")
+VARYING = re.compile(r"\S*\d\S*|\bNone\b|\b(?:ONE|QUORUM|ALL)\b")
+
+
+def rule_of(violation: str) -> str:
+    """Which rule a violation says to be broken: its words, without who, which, where, when and how many.
+
+    Another error, another outcome or another sentence is another rule; another row, request, epoch or level is not.
+    """
+    words = WHO.sub("#", violation)
+    while (fewer := GROUPED.sub("…", words)) != words:
+        words = fewer
+    # A bracket that never closes is the beginning of what was cut off.
+    words = QUOTED.sub("…", re.sub(r"[(\[{].*", "…", words, flags=re.DOTALL))
+    return " ".join(VARYING.sub("#", words).split())
 
 
 def shrunk(

@@ -53,6 +53,23 @@ MUTATIONS = (
         LOG,
     ),
     Mutation(
+        "an offer that has gone is proposed",
+        "018: of all who delete an offer one has it",
+        PROPOSALS,
+        "            except (NoNodeError, CoordinationUnavailable):\n                continue\n",
+        "            except NoNodeError:\n                pass\n            except CoordinationUnavailable:\n"
+        "                continue\n",
+        LOG,
+    ),
+    Mutation(
+        "a line that does not answer has nothing of an earlier try",
+        "018: where ZooKeeper does not tell what is in line, a failure of a request that comes again is not known",
+        OFFERS,
+        "        return EarlierTries(frozenset(requests), are_in_line=not seen)\n",
+        "        return EarlierTries(frozenset(requests))\n",
+        LOG,
+    ),
+    Mutation(
         "an offer that has gone was taken by nobody",
         "018: gone and claimed look the same to the owner",
         PROPOSALS,

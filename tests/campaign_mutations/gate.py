@@ -210,6 +210,14 @@ READS = (
         ROWS,
     ),
     Mutation(
+        "pieces of a file are read beside the whole one",
+        "reading: files of one origin are one set of rows, however differently replicas have cut it",
+        "jobs/replicas/intervals.py",
+        "    return [part for part in missing(files, (), low, high, lineage) if part.file.rows]\n",
+        "    return [part for one in files for part in missing([one], (), low, high, lineage) if part.file.rows]\n",
+        ROWS,
+    ),
+    Mutation(
         "a read does not mind a replica that is ahead",
         "a replica that is fenced ahead says that there is news: it is planned again",
         PLANNING,

@@ -58,6 +58,14 @@ MUTATIONS = (
         MERGES,
     ),
     Mutation(
+        "copies of a merge go when nobody knows whether it counts",
+        "073: where it cannot be told whether an entry counts, the copies of its files stay",
+        MERGING,
+        "            counts = True  # or may: where it cannot be told, the copies stay\n",
+        "",
+        MERGES,
+    ),
+    Mutation(
         "merges at QUORUM are read at ONE",
         "073: what a merge reads meets what the one before it has landed",
         "jobs/gate/merge.py",

@@ -171,6 +171,15 @@ MUTATIONS = (
         ROWS,
     ),
     Mutation(
+        "a sweep that was held goes past a fence that is ahead",
+        "a sweep is under a fence at its epoch: what came by later operations is behind a newer one",
+        "jobs/coordinator/effects/replicas.py",
+        "    _require_dropped(metadata, volume, drop_ranges(place, ranges, metadata.fence))\n",
+        "    fence = max(metadata.fence, open_snapshot(place).fence)\n"
+        "    _require_dropped(metadata, volume, drop_ranges(place, ranges, fence))\n",
+        ROWS,
+    ),
+    Mutation(
         "a tablet stays on the replica that it has left",
         "the replica that a tablet has left drops it: space comes back",
         TABLETS,

@@ -12,7 +12,7 @@ from epochlake.jobs.testing import coverage, log_drawing, merge_drawing, nemesis
 from epochlake.jobs.testing.nemesis import DATA
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings, decoded, encoded
 from epochlake.jobs.testing.scheduler import Process, Step, WorldEnded
-from epochlake.jobs.testing.shrinking import shrunk
+from epochlake.jobs.testing.shrinking import rule_of, shrunk
 from epochlake.jobs.testing.timeline import WIDTH, timeline
 from epochlake.jobs.testing.world import World
 
@@ -52,6 +52,18 @@ def test_histories_of_one_theme_are_drawn_from_seeds_as_others_are(kind: str) ->
         assert len({encoded(campaign.drawn(task)) for task in tasks}) == len(tasks)
 
 
+@pytest.mark.parametrize("kind", campaign.KINDS)
+def test_a_campaign_draws_every_theme_and_leaves_other_seeds_what_they_were(kind: str) -> None:
+    later = campaign.later_themes(kind)
+    themes = [campaign.later_theme(kind, seed, campaign.LATER) for seed in range(2000)]
+    assert {*themes} == {*later, ""}
+    assert themes == [campaign.later_theme(kind, seed, campaign.LATER) for seed in range(2000)]
+    assert not any(campaign.later_theme(kind, seed, 0.0) for seed in range(100))
+    tasks = campaign.Campaign((kind,), 0, later=campaign.LATER)._tasks(100)
+    assert [task.theme for task in tasks] == themes[:100]
+    assert {*campaign.theme_names(kind)} >= {*later}
+
+
 def test_what_themes_wait_for_are_moments_that_somebody_comes_to() -> None:
     lying = [one for theme in row_themes.BY_NAME.values() for one in (*theme.lying, *theme.lying_to_followers)]
     named = {moment for one in lying for moment in one.moments} | {*merge_drawing.MOMENTS}
@@ -80,6 +92,49 @@ def test_a_failing_scenario_is_made_as_short_as_it_fails() -> None:
     assert shortest.size == 3, "one part, one write, one fault"
     assert shrunk(shortest, fails) == shortest
     assert shrunk(scenario, fails, most_tries=1).size >= shortest.size
+
+
+def test_a_history_is_made_shorter_for_as_long_as_it_breaks_the_rule_that_it_had_broken_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[Scenario] = []
+
+    def run(one: Scenario, **_: object) -> campaign.Run:
+        kept.append(one)
+        kinds = {operation.kind for part in one.parts for thread in part.threads for operation in thread}
+        of_faults = ["p1 shows the row (1, 'w3') 0 times at QUORUM at step 12"] if one.faults else []
+        # Without its faults another rule is broken, which the first history had broken as well.
+        others = ["p0-0-1 was told epoch 6, and is at None"] if "write" in kinds else []
+        return campaign.Run(10, *({} for _ in range(3)), [*others, *of_faults], [])  # type: ignore[arg-type]
+
+    scenario = next(one for one in drawn("rows") if one.size > 60 and one.faults)
+    monkeypatch.setattr(campaign, "run", run)
+    said = ("rest 2 shows the row (4, 'b1') 0 times at ONE at step 99", "p0-0-1 was told epoch 6, and is at None")
+    shortest, done = campaign.shorten(campaign.Outcome("rows", scenario.seed, violations=said), 300)
+    assert len(shortest.faults) == 1
+    assert shortest.size < scenario.size
+    assert done.violations == ["p1 shows the row (1, 'w3') 0 times at QUORUM at step 12"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("p0-0-1 was told epoch 6, and is at None", "p3-2-9 was told epoch 43, and is at 7", True),
+        ("p0-0-1 was told epoch 6, and is at None", "p0-0-1 was told Rejected, and is at epoch 6", False),
+        ("p0-0-1 was told Rejected, and is at epoch 6", "p0-0-1 was told CommitTimeout, and is at epoch 6", False),
+        ("pipeline1 is shown key 2 twice", "rest 1 is shown key 11 twice", True),
+        ("at rest: KeyError('c-dd88d225-…')", 'at rest: KeyError("it\'s {gone")', True),
+        ("at rest: KeyError('c-dd88d225-…')", "at rest: LogWentBack('the log ends at epoch 1, but (", False),
+        (
+            "the row (2, 'w35'), acknowledged at ALL, is missing at 1 of the 3 replicas [2, 1, 3] that are read",
+            "the row (0, 'it''s w4'), acknowledged at QUORUM, is missing at 2 of the 2 replicas [2, 1] that are read",
+            True,
+        ),
+        ("the world ended by StepsUsedUp: 120001 steps", "the world ended by StepsUsedUp: 25001 steps", True),
+    ],
+)
+def test_two_violations_are_of_one_rule_when_only_who_what_and_when_differ(one: str, other: str, same: bool) -> None:
+    assert (rule_of(one) == rule_of(other)) is same
 
 
 def test_what_was_met_least_is_drawn_more_often() -> None:
@@ -121,7 +176,7 @@ def test_a_timeline_has_what_actors_say_in_80_columns() -> None:
 class Broken(campaign.Campaign):
     """One history of each kind, of which that of rows has failed."""
 
-    def run(self, histories: int | None, seconds: float | None = None) -> Iterator[campaign.Outcome]:
+    def run(self, histories: int | None, seconds: float | None = None, least: int = 0) -> Iterator[campaign.Outcome]:
         for kind in self.kinds:
             wrong = ("something is wrong",) if kind == "rows" else ()
             outcome = campaign.Outcome(kind, self.first, 10, 0.5, True, {"kill": 1}, {"told": 2}, {}, wrong)
@@ -138,6 +193,7 @@ def test_a_history_that_failed_is_made_shorter_shown_and_kept(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scenario = Scenario("rows", 7, 1.0, parts=(Part("p", "pipeline"),))
+    first = campaign.drawn(campaign.Task("rows", 7))
     said = [Step(1, 0.5, "p/main", "write w1", said=True)]
     run = campaign.Run(10, *({} for _ in range(3)), ["something is wrong"], said)  # type: ignore[arg-type]
     monkeypatch.setattr(campaign, "Campaign", Broken)
@@ -151,7 +207,8 @@ def test_a_history_that_failed_is_made_shorter_shown_and_kept(
     assert "1 log histories (1 on Delta tables), 10 steps, 20 a second and core, 0 failed" in told
     assert "p" in told
     assert "VIOLATION: something is wrong" in told
-    kept = tmp_path / campaign.FAILURES / "rows-7.json"
+    assert decoded((tmp_path / campaign.FAILURES / "rows-7.json").read_bytes()) == first
+    kept = tmp_path / campaign.FAILURES / "rows-7-shorter.json"
     assert decoded(kept.read_bytes()) == scenario
     assert campaign.main(["--keep", str(kept), "--name", "a-defect"]) == 0
     assert decoded((tmp_path / campaign.KEPT / "a-defect.json").read_bytes()) == scenario
@@ -193,7 +250,7 @@ def test_a_torn_results_file_is_gone_on_with_and_what_failed_in_it_counts(
 def test_a_campaign_that_ends_early_says_so(
     error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(self: campaign.Campaign, histories: int | None, seconds: float | None = None) -> Iterator[campaign.Outcome]:
+    def run(self: campaign.Campaign, *_: object) -> Iterator[campaign.Outcome]:
         raise error
 
     monkeypatch.setattr(campaign.Campaign, "run", run)
@@ -213,6 +270,8 @@ def test_bad_input_is_one_clear_error(capsys: pytest.CaptureFixture[str], tmp_pa
         ["--fresh", "--seed", "5"],
         ["--shorten", "-5"],
         ["--name", "without-a-scenario"],
+        ["--later", "1.5"],
+        ["--least", "-1"],
     ):
         with pytest.raises(SystemExit) as ended:
             campaign.main(arguments)
@@ -249,11 +308,29 @@ def test_a_history_that_has_not_ended_when_the_time_is_over_is_cut_off_and_told(
     monkeypatch.setattr("epochlake.jobs.testing.log_histories._commit", spin)
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     arguments = ["--only", "log", "--theme", "in_line", "--minutes", "0.02", "--processes", "0", "--shorten", "5"]
-    assert campaign.main(arguments) == 0
-    said = capsys.readouterr().out
+    assert campaign.main(arguments) == campaign.NOTHING_SHOWN
+    said, error = capsys.readouterr()
     assert "log history 1 had not ended after" in said
     assert "0 log histories" in said
     assert "VIOLATION" not in said
+    assert "nothing is shown" in error
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_history_that_has_to_end_is_waited_for_though_the_time_is_over(processes: int) -> None:
+    one = campaign.Campaign(("log",), 1, processes=processes, theme="in_line")
+    outcomes = list(one.run(20, -1.0, 1))
+    assert [outcome.seed for outcome in outcomes] == [1]
+    assert not one.cut_off
+    none = campaign.Campaign(("log",), 1, processes=processes, theme="in_line")
+    assert list(none.run(20, -1.0)) == []
+
+
+def test_a_campaign_that_had_nothing_left_to_run_is_done_in_no_time(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.write_bytes(msgspec.json.encode(campaign.Outcome("log", 1, 10, 0.5)) + b"\n")
+    arguments = ["--only", "log", "--histories", "1", "--results", str(results), "--processes", "0"]
+    assert campaign.main([*arguments, "--hours", "100"]) == 0
 
 
 def test_what_the_last_one_of_a_history_was_at_when_it_was_cut_off_is_no_violation(

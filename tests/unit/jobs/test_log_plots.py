@@ -13,6 +13,7 @@ from epochlake.jobs.testing.log_themes import BY_NAME
 from epochlake.metastore.committing import outcomes
 from epochlake.metastore.committing.batches import Prepared
 from epochlake.metastore.committing.committer import Committer
+from epochlake.metastore.committing.offers import Offers
 from epochlake.metastore.committing.outcomes import Outcomes
 from epochlake.metastore.committing.submissions import TRANSITIONS, Committed, Standing, Submission, SubmissionStep
 from epochlake.metastore.log.delta import DeltaLog
@@ -42,6 +43,11 @@ def looks_for_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fences_nothing_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Submission, "may_be_landing", property(lambda one: one.taken))
+
+
+def takes_a_silent_line_for_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    drop = Offers.drop_earlier_tries
+    monkeypatch.setattr(Offers, "drop_earlier_tries", lambda *of: drop(*of)._replace(are_in_line=False))
 
 
 def forgets_an_offer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +88,7 @@ def tells_as_new_what_it_has_found(monkeypatch: pytest.MonkeyPatch) -> None:
     ("theme", "seed", "breaks"),
     [
         ("left_in_line", 1, looks_for_nobody_else),
+        ("silent_line", 1, takes_a_silent_line_for_an_empty_one),
         ("taken_from_the_dead", 1, fences_nothing_of_before),
         ("cut_off_with_two", 2, forgets_an_offer),
         ("appended_and_died", 1, tells_before_it_announces),
