@@ -26,6 +26,15 @@ Authority = Annotated[
     str | None, typer.Option("--tls-authority", metavar="FILE", help="Who signs the certificates of all agents.")
 ]
 
+SHORTEST_PERIOD = 0.05
+LONGEST_PERIOD = 60.0
+
+
+def _a_period(seconds: float) -> float:
+    if not SHORTEST_PERIOD <= seconds <= LONGEST_PERIOD:
+        raise typer.BadParameter(f"{seconds:g} is not in the range {SHORTEST_PERIOD:g}<=x<={LONGEST_PERIOD:g}.")
+    return seconds
+
 
 @app.command("run")
 def run(
@@ -81,7 +90,9 @@ def run(
         ),
     ] = None,
     period: Annotated[
-        float, typer.Option("--period", metavar="SECONDS", min=0.05, max=60, help="One probe is sent in each.")
+        float,
+        # Both bounds beside its name would leave no room for the name of another option in a narrow terminal.
+        typer.Option("--period", metavar="SECONDS", callback=_a_period, help="One probe is sent in each."),
     ] = 1.0,
     token_file: TokenFile = None,
     tls_certificate: Certificate = None,

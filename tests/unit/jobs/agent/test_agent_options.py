@@ -37,6 +37,16 @@ def test_whom_to_ask_is_named_before_anything_is_streamed_by_agents(
         assert "no address of an agent" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("period", ["0", "0.04", "60.5", "nan", "-1", "inf"])
+def test_a_period_that_cannot_be_meant_is_refused_before_an_agent_begins(
+    tmp_path: Path, period: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["agent", "run", "--home", str(tmp_path / "home"), "--name", "n1", f"--period={period}"]
+    assert command(words) == 2
+    assert "is not in the range 0.05<=x<=60" in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
+
+
 async def pong(request: Request) -> Response:
     return Response(200, b"pong")
 
