@@ -27,6 +27,7 @@ DEFAULT_FILE = Path("conf") / "epochlake.toml"
 FILE_VARIABLE = "EPOCHLAKE_CONF"
 PREFIX = "EPOCHLAKE__"
 EMBEDDED = "embedded"
+AUTO = "auto"
 
 
 class ClusterSettings(msgspec.Struct, frozen=True):
@@ -49,7 +50,9 @@ class ZooKeeperSettings(msgspec.Struct, frozen=True):
         Meta(
             min_length=1,
             description="`embedded` (a server from PySpark's jars, shared by the processes that use the same root), "
-            "or the connect string of an ensemble: `host:port,host:port`.",
+            "or the connect string of an ensemble, `host:port,host:port`: where to begin as long as the cluster has "
+            "published no other addresses below its root; or `auto`: what is published there, or else "
+            "what the agents of `[agents] ask` have seen of it.",
         ),
     ] = EMBEDDED
     path: Annotated[

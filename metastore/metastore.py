@@ -43,6 +43,7 @@ from epochlake.metastore.coordination.root import (
     register_root,
     replace_root,
 )
+from epochlake.metastore.coordination.whereabouts import Asked, whereabouts
 from epochlake.metastore.errors import ConfigurationError, LogUnreadable, NotInitialised, WrongCluster
 from epochlake.metastore.following.follower import Follower
 from epochlake.metastore.following.history import metadata_at
@@ -148,8 +149,11 @@ class Metastore:
 
     Close it, or use it in a `with`.
 
-    `metadata` is the newest metadata known here; `catch_up()` asks the log.
+    `metadata` is the newest metadata known here; `catch_up()` asks the log. `others`: asked where servers of the
+    ZooKeeper ensemble are, when they are not where they were; it may be set as long as there is no session.
     """
+
+    others: Asked | None = None
 
     def __init__(
         self,
@@ -325,13 +329,18 @@ class Metastore:
             return self._coordination
 
     def _new_session(self, path: str, connect_timeout: float) -> Coordination:
+        settings = self.configuration.zookeeper
+        guide = None
+        if settings.connect != EMBEDDED:
+            guide = whereabouts(self.configuration, self.storage, self.metadata.identity.cluster_id, self.others)
         coordination = Coordination(
-            self._connect_string(),
+            self._connect_string() if guide is None else guide.first(),
             path,
-            session_timeout=self.configuration.zookeeper.session_timeout_seconds,
+            session_timeout=settings.session_timeout_seconds,
             connect_timeout=connect_timeout,
+            guide=guide,
         )
-        if self.configuration.zookeeper.connect != EMBEDDED:
+        if settings.connect != EMBEDDED:
             follow_members(coordination)
         return coordination
 

@@ -26,6 +26,7 @@ class Root:
         self.merges = places.join(uri, "merges")
         self.spills = places.join(uri, "spills")
         self.changes = places.join(uri, "changes")
+        self.coordination = places.join(uri, "coordination")
         self.log_members = places.join(uri, DIRECTORY)
         self.log_table = places.join(uri, "log-table")
 

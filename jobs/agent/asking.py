@@ -7,7 +7,7 @@ import time
 from typing import TypeVar
 
 import msgspec
-from epochlake.jobs.agent.documents import AgentState, NodeSeen
+from epochlake.jobs.agent.documents import AgentState, EnsembleKnown, NodeSeen
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.initialising import InitAnswer, InitOrder, InitOutcome
 from epochlake.jobs.agent.joining import JoinState
@@ -39,6 +39,11 @@ def state_of(address: str, client: HttpClient) -> AgentState:
 def nodes_of(address: str, client: HttpClient) -> list[NodeSeen]:
     """The nodes as the log has them and as the agent at HOST:PORT sees them. Raises as `state_of`."""
     return _asked(address, "/nodes", list[NodeSeen], client)
+
+
+def ensemble_of(address: str, client: HttpClient) -> EnsembleKnown:
+    """What the agent at HOST:PORT knows of the ZooKeeper ensemble. Raises as `state_of`."""
+    return _asked(address, "/coordination", EnsembleKnown, client)
 
 
 def cancel_join(address: str, client: HttpClient) -> JoinState:

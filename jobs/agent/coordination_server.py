@@ -119,6 +119,12 @@ class CoordinationServer:
             state, role, reason = self._said(answer)
         return CoordinationServerSeen(str(self.server), state, role, reason, self._starts)
 
+    def members(self) -> tuple[str, ...]:
+        """Where clients reach the members of the ensemble, as the server says; none while it does not."""
+        answer = None if self._look is None else self._look.last[0]
+        known = answer.configuration if isinstance(answer, Answer) else None
+        return () if known is None else tuple(one.reached_at for one in known.servers if one.reached_at)
+
     def _said(self, answer: Answer) -> tuple[ServerState, str, str]:
         if answer.number != self.server.number:
             return ServerState.SILENT, "", f"server {answer.number} answers at {self.server.reached_at}"

@@ -10,6 +10,7 @@ from epochlake.jobs.agent.membership import Peer
 from epochlake.jobs.agent.messages import Introduction, Seen, StreamSeen, Tag
 from epochlake.jobs.agent.task_messages import TasksSeen
 from epochlake.jobs.agent.volumes import VolumeHealth, VolumeSeen
+from epochlake.metastore.coordination.publication import PublishedEnsemble
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -54,6 +55,16 @@ class AgentState(msgspec.Struct, frozen=True):
     streams: tuple[StreamSeen, ...] = ()
     tasks: TasksSeen = TasksSeen()
     coordination: CoordinationServerSeen | None = None
+
+
+class EnsembleKnown(msgspec.Struct, frozen=True):
+    """What an agent of the cluster `tag` knows of its ZooKeeper ensemble: what was published, as far as it has seen it;
+    and where clients reach the members, as the server beside it names them.
+    """
+
+    tag: Tag | None
+    published: PublishedEnsemble | None = None
+    servers: tuple[str, ...] = ()
 
 
 class NodeSeen(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 from epochlake.jobs.administration.features import announce_version
-from epochlake.jobs.agent.home import TAG, VIEW, Home, HomeDamaged, View, write_whole
+from epochlake.jobs.agent.home import ENSEMBLE, TAG, VIEW, Home, HomeDamaged, View, write_whole
 from epochlake.jobs.agent.log_copy import LineEnd, LogCopy
 from epochlake.jobs.agent.messages import LoggedNode, ReaderSeen, StreamSeen, Tag, VolumePlace
 from epochlake.jobs.agent.processes import tell_agent
@@ -31,6 +31,8 @@ from epochlake.jobs.cluster import Cluster, open_cluster
 from epochlake.jobs.views.change_streams import ReaderStatus, reachable_statuses
 from epochlake.jobs.views.status import zookeeper_runs
 from epochlake.metastore import configuration as configurations
+from epochlake.metastore.coordination.publication import PublishedEnsemble
+from epochlake.metastore.coordination.published import newest
 from epochlake.metastore.errors import LogUnreadable, LogWentBack, NotInitialised
 from epochlake.metastore.following.snapshot_format import decode_snapshot
 from epochlake.metastore.log.entry import Entry, Position, position_of, verify_next
@@ -102,6 +104,24 @@ def follow_once(home: Home, cluster: Cluster, name: str, mine: Tag | None) -> Fo
         home.write(VIEW, view)
     outcome = Outcome.FOLLOWED if here is not None else Outcome.LEFT
     return Followed(outcome, "" if here is not None else f"node {name!r} is not in the log", tag, position.epoch)
+
+
+def keep_ensemble(home: Home, cluster: Cluster, mine: Tag | None) -> None:
+    """Keep what was published of the ensemble, for those who ask this agent. A root that has gone back, or says nothing
+    any more, takes nothing of it away.
+    """
+    if mine is None:
+        return
+    try:
+        found = newest(cluster.storage, cluster.root.coordination)
+    except EpochlakeError as error:
+        logger.warning("what is published of the ZooKeeper ensemble is not kept: %s", error)
+        return
+    known = home.read(ENSEMBLE, PublishedEnsemble)
+    if found is None or found.cluster_id != mine.id or found == known:
+        return
+    if known is None or known.cluster_id != mine.id or found.number >= known.number:
+        home.write(ENSEMBLE, found)
 
 
 def announced(home: Home, cluster: Cluster, name: str) -> bool:
@@ -246,6 +266,7 @@ def main(arguments: list[str] | None = None) -> int:
                 followed = msgspec.structs.replace(
                     follow_once(home, cluster, given.name, home.read(TAG, Tag)), damaged=damaged
                 )
+                keep_ensemble(home, cluster, home.read(TAG, Tag))
                 if followed != told:
                     _tell(msgspec.structs.replace(followed, streams=_streams(cluster)))
                     told, quiet_since = followed, time.monotonic()

@@ -26,6 +26,7 @@ TAG = "tag"
 DISCOVERY = "discovery"
 PEERS = "peers"
 VIEW = "view"
+ENSEMBLE = "ensemble"
 
 
 class HomeDamaged(EpochlakeError):

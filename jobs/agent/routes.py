@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from epochlake.jobs.agent.agent import Agent
 from epochlake.jobs.agent.discovery import MOST_ADDRESSES, Ask
-from epochlake.jobs.agent.documents import health
-from epochlake.jobs.agent.home import HomeDamaged, HomeUnwritable
+from epochlake.jobs.agent.documents import EnsembleKnown, health
+from epochlake.jobs.agent.home import ENSEMBLE, HomeDamaged, HomeUnwritable
 from epochlake.jobs.agent.http_client import split_address
 from epochlake.jobs.agent.http_server import HttpServer, Refused, Request, Response, Streamed
 from epochlake.jobs.agent.initialising import InitOrder, Prepare
@@ -22,6 +22,7 @@ from epochlake.jobs.agent.messages import LARGEST, MOST_SIGHTINGS, PROTOCOL, Cal
 from epochlake.jobs.agent.metrics import CONTENT_TYPE, metrics_text
 from epochlake.jobs.agent.task_messages import TaskOrder
 from epochlake.jobs.agent.task_orders import served
+from epochlake.metastore.coordination.publication import PublishedEnsemble
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
@@ -52,6 +53,7 @@ class Routes:
             "/state": self._state,
             "/nodes": self._nodes,
             "/peers": self._peers,
+            "/coordination": self._coordination,
             "/metrics": self._metrics,
             "/log": self._log,
             "/upgrade": self._upgrade,
@@ -91,6 +93,15 @@ class Routes:
 
     async def _peers(self, request: Request) -> Response:
         return _json(self._agent.addresses())
+
+    async def _coordination(self, request: Request) -> Response:
+        agent = self._agent
+        try:
+            published = await asyncio.to_thread(agent.home.read, ENSEMBLE, PublishedEnsemble)
+        except HomeDamaged as error:
+            raise Refused(500, "home", str(error)) from None
+        servers = () if agent.coordinating is None else agent.coordinating.members()
+        return _json(EnsembleKnown(agent.tag, published, servers))
 
     async def _metrics(self, request: Request) -> Response:
         assert self.server is not None

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from epochlake.jobs.cli.commands.agent import asking
-from epochlake.placement.errors import InvalidRequest
+from epochlake.metastore.coordination.publication import Heard
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 if TYPE_CHECKING:
     from epochlake.jobs.agent.agent_workers import AgentWorkers
     from epochlake.jobs.agent.http_client import HttpClient
     from epochlake.jobs.cli.session import Session
+    from epochlake.metastore.coordination.whereabouts import Asked
 
 
 def agent_workers(session: Session, given: Sequence[str] | None = None) -> AgentWorkers:
@@ -69,6 +70,34 @@ def coordination_offers(session: Session) -> Callable[[], list[tuple[str, str]]]
     return offers
 
 
+def ensemble_heard(session: Session) -> Asked | None:
+    """What asks the agents of the configuration where the ZooKeeper ensemble is; None where none are named. It raises
+    AgentUnreachable where none answers that belongs to a cluster.
+    """
+    addresses = _configured(session)
+    if not addresses:
+        return None
+
+    def heard() -> Heard:
+        client = _client(session)
+        from epochlake.jobs.agent.asking import AgentRefused, ensemble_of
+        from epochlake.jobs.agent.http_client import AgentUnreachable
+
+        said = []
+        for address in addresses:
+            try:
+                known = ensemble_of(address, client)
+            except (AgentUnreachable, AgentRefused) as error:
+                said.append(error.statement)
+                continue
+            if known.tag is not None and known.published is not None and known.published.cluster_id == known.tag.id:
+                return Heard(known.published, known.servers)
+            said.append(f"the agent at {address} knows of no ensemble that was published")
+        raise AgentUnreachable("; ".join(said), hint="Name other agents in [agents] ask")
+
+    return heard
+
+
 def _configured(session: Session) -> list[str]:
     return [address.strip() for address in session.configuration.agents.ask.split(",") if address.strip()]
 
@@ -81,3 +110,25 @@ def _client(session: Session) -> HttpClient:
         settings.tls_key or None,
         settings.tls_authority or None,
     )
+
+
+def asking(
+    token_file: str | None = None, certificate: str | None = None, key: str | None = None, authority: str | None = None
+) -> HttpClient:
+    """A client that shows what the agents want to see. Raises InvalidRequest."""
+    require_h11()
+    from epochlake.jobs.agent.http_client import HttpClient
+    from epochlake.jobs.agent.running import tls_of, token_of
+
+    _, tls = tls_of(certificate, key, authority)
+    return HttpClient(token=token_of(token_file), tls=tls)
+
+
+def require_h11() -> None:
+    """Raise EpochlakeError where what agents speak by is not installed."""
+    try:
+        import h11  # noqa: F401
+    except ModuleNotFoundError:
+        raise EpochlakeError(
+            "agents need h11, which is not installed here", hint="Run `pip install 'epochlake[agent]'`"
+        ) from None

@@ -84,6 +84,10 @@ class Session:
             self._cluster = self._open.enter_context(
                 Cluster(self.configuration, storage=self.storage, log_place=self.log_place)
             )
+            if self.configuration.agents.ask:
+                from epochlake.jobs.cli.asking_agents import ensemble_heard
+
+                self._cluster.others = ensemble_heard(self)
         return self._cluster
 
     @cached_property

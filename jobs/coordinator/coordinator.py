@@ -25,7 +25,7 @@ from epochlake.jobs.coordinator.tracks.operations import OperationTrack
 from epochlake.jobs.coordinator.tracks.request_scheduling import RequestTrack
 from epochlake.jobs.coordinator.tracks.resizing import ResizingTrack
 from epochlake.jobs.coordinator.tracks.tablets import TabletTrack
-from epochlake.jobs.coordinator.tracks.track import Tally, Track
+from epochlake.jobs.coordinator.tracks.track import Tally, Track, WorksAside
 from epochlake.jobs.replicas.store import Store
 from epochlake.jobs.replicas.streaming import Copier
 from epochlake.metastore.coordination.election import Candidacy
@@ -127,6 +127,7 @@ class Coordinator:
             ForgettingTrack(cluster),
             *beside,
         ]
+        self._aside = [track for track in self.tracks if isinstance(track, WorksAside)]
         self._blocked: list[str] = []
 
     def run(
@@ -151,7 +152,8 @@ class Coordinator:
                 progressed = self._round_safely()
                 self._report()
                 idle = not self._blocked and not progressed and self._is_idle(self._cluster.metadata)
-                fruitless = 0 if progressed else fruitless + 1
+                works = any(track.working for track in self._aside)
+                fruitless = 0 if progressed or works else fruitless + 1
                 if progressed:
                     continue
                 if until_idle and (idle or fruitless >= PATIENCE):
@@ -163,6 +165,7 @@ class Coordinator:
                 elif self._woken.wait(self._settings.backoff_seconds):
                     self._woken.clear()
         finally:
+            self._stand_down()
             candidacy.release()
         return CoordinatorReport(
             idle=idle,
@@ -208,12 +211,17 @@ class Coordinator:
     def _lead(self, candidacy: Candidacy) -> bool:
         if candidacy.leader:
             return True
+        self._stand_down()
         try:
             return candidacy.acquire(ELECTION_SECONDS)
         except CoordinationUnavailable as error:
             logger.warning("no election: %s", error)
             time.sleep(self._settings.backoff_seconds)
             return False
+
+    def _stand_down(self) -> None:
+        for track in self._aside:
+            track.stand_down()
 
     def _is_idle(self, metadata: ClusterMetadata) -> bool:
         return all(track.idle(metadata) for track in self.tracks)

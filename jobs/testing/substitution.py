@@ -32,6 +32,7 @@ from epochlake.jobs.testing.zookeeper import Ensemble
 from epochlake.jobs.testing.zookeeper_client import Client
 from epochlake.metastore import metastore, threads
 from epochlake.metastore.coordination import client
+from epochlake.metastore.coordination.whereabouts import whereabouts
 
 NOT_HERE = tuple(
     f"epochlake.jobs.{name}" for name in ("testing", "cli", "demo", "datasource", "airflow_provider", "exchange")
@@ -57,6 +58,7 @@ def substituted(scheduler: Scheduler, ensemble: Ensemble, seed: int | str, table
         id(queue.SimpleQueue): type("SimpleQueue", (stdlib.SimpleQueue,), bound),
         id(wait): stdlib.wait,
         id(DeltaTable): table,
+        id(whereabouts): lambda *_: None,
         id(ThreadPoolExecutor): type("ThreadPoolExecutor", (stdlib.ThreadPoolExecutor,), bound),
     }
 

@@ -1,23 +1,32 @@
-"""The track of the coordinator that keeps as many ZooKeeper servers as the size of the cluster asks for.
+"""The tracks of the coordinator that keep as many ZooKeeper servers as the size of the cluster asks for, and publish
+where they are.
 
-It chooses among the members and the servers that agents run (coordination_choice.py), and changes the ensemble by the
+Both do their work in threads of their own, since rounds cannot wait for servers that catch up. The one that keeps them
+chooses among the members and the servers that agents run (coordination_choice.py), and changes the ensemble by the
 same steps as `metadata reconfigure --coordination`, one change at a time. What an operator has begun is left to them,
 also when it is unfinished; what the machine has begun it goes on with, whoever was killed. A choice that was made from
-what is not so any more is not begun. (docs/decisions/147-agents-that-run-zookeeper.md)
+what is not so any more is not begun. (docs/decisions/147-agents-that-run-zookeeper.md,
+154-the-ensemble-is-changed-beside-the-rounds.md)
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from epochlake.jobs.upkeep.aside import Aside, StoodDown
 from epochlake.jobs.upkeep.coordination_choice import Circumstances, Offer, choose, normal_nodes
 from epochlake.jobs.upkeep.coordination_members import Ensemble, ask_all
+from epochlake.metastore import threads
 from epochlake.metastore.configuration import EMBEDDED, Configuration
 from epochlake.metastore.coordination.ensemble import EnsembleConfiguration, Server, next_step, parse_server
-from epochlake.metastore.coordination.keeping import KeptChange
+from epochlake.metastore.coordination.keeping import KeeperState, KeptChange
+from epochlake.metastore.coordination.published import publish
 from epochlake.metastore.coordination.reconfiguring import UnfinishedChange
 from epochlake.metastore.coordination.server_answers import Answer
 from epochlake.metastore.errors import ConfigurationError
@@ -54,7 +63,7 @@ class Silence:
 
 class CoordinationMemberTrack:
     """`[zookeeper] members = "auto"`. `offers`: the servers that agents say they run, each by its node and as ZooKeeper
-    writes it; it raises EpochlakeError where no agent answers.
+    writes it; it raises EpochlakeError where no agent answers. `woken` is set when a look has ended, `begin` begins it.
     """
 
     def __init__(
@@ -62,31 +71,78 @@ class CoordinationMemberTrack:
         cluster: Cluster,
         offers: Callable[[], Iterable[tuple[str, str]]],
         clock: Callable[[], float] = time.monotonic,
+        woken: threading.Event | None = None,
+        begin: Callable[[Callable[[], None]], None] = threads.begin,
     ) -> None:
         self._cluster = cluster
         self._offers = offers
         self._clock = clock
         self._look_at = 0.0
         self._silence = Silence()
+        self._aside = Aside[str](woken, begin)
+        self._doing = ""
         self.blocked: list[str] = []
 
+    @property
+    def working(self) -> bool:
+        return self._aside.working
+
+    def stand_down(self) -> None:
+        self._aside.stand_down()
+
     def advance(self, metadata: ClusterMetadata) -> bool:
-        """Never anything that is committed: the ensemble is needed for that."""
-        if self._clock() < self._look_at:
-            return False
-        self._look_at = self._clock() + RETRY_SECONDS
-        try:
-            with Ensemble(self._cluster.configuration) as ensemble:
-                waits = self._keep(ensemble, metadata)
-        except EpochlakeError as error:
-            logger.warning("the coordination members are left as they are for now: %s", error)
-            waits = error.statement
-        if waits:
-            self.blocked.append(f"coordination members: {waits}")
+        """Never anything that is committed: the ensemble is needed for that. Raises what nobody has foreseen."""
+        self._take()
+        if self._clock() >= self._look_at and self._aside.start(lambda: self._look(metadata)):
+            self._look_at = self._clock() + RETRY_SECONDS
+            self._take()
+        if self._doing and self._aside.working:
+            self.blocked.append(f"coordination members: {self._doing}")
         return False
 
     def idle(self, metadata: ClusterMetadata) -> bool:
-        return True
+        return not self._aside.working
+
+    def _take(self) -> None:
+        ended = self._aside.take()
+        if ended is None:
+            return
+        waits, error = ended
+        if isinstance(error, StoodDown):
+            self._look_at = 0.0
+        elif isinstance(error, EpochlakeError):
+            logger.warning("the coordination members are left as they are for now: %s", error)
+            waits = error.statement
+        elif error is not None:
+            raise error
+        if waits:
+            self.blocked.append(f"coordination members: {waits}")
+
+    def _look(self, metadata: ClusterMetadata) -> str:
+        """In a thread of its own: what stands in the way, else empty. Raises EpochlakeError."""
+        self._doing = ""
+        with Ensemble(self._cluster.configuration) as ensemble:
+            keeper, cluster_id = f"{socket.gethostname()}:{os.getpid()}", metadata.identity.cluster_id
+
+            def tell(doing: str, waits: str = "") -> None:
+                ensemble.tell(cluster_id, KeeperState(keeper, time.time(), doing, waits))
+
+            def on_step(doing: str) -> None:
+                self._aside.require_leading()
+                if doing != self._doing:
+                    self._doing = doing
+                    tell(doing)
+
+            ensemble.mover.on_step = on_step
+            try:
+                waits = self._keep(ensemble, metadata)
+            except EpochlakeError as error:
+                tell("", error.statement)
+                raise
+            finally:
+                self._doing = ""
+            tell("", waits)
+            return waits
 
     def _keep(self, ensemble: Ensemble, metadata: ClusterMetadata) -> str:
         """Change the ensemble where it has to be; what stands in the way, else empty. Raises EpochlakeError."""
@@ -130,6 +186,7 @@ class CoordinationMemberTrack:
         if kept.was_taken_back(seen, target):
             return f"somebody has taken back the change to {', '.join(target)}: make it by hand"
         began = KeptChange(cluster_id, target, () if change is None else change.target)
+        self._aside.require_leading()
         ensemble.keeping.write(began)
         ensemble.mover.note_from(seen, choice.servers, choice.runs_on)
         ensemble.keeping.write(KeptChange(cluster_id, target, noted=True))
@@ -137,6 +194,59 @@ class CoordinationMemberTrack:
         ensemble.mover.go_on(choice.servers)
         ensemble.keeping.write(KeptChange(cluster_id))
         return choice.waits
+
+
+class PublishingTrack:
+    """Lets every process that knows the root find the ensemble, whoever has changed it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Callable[[], float] = time.monotonic,
+        woken: threading.Event | None = None,
+        begin: Callable[[Callable[[], None]], None] = threads.begin,
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._look_at = 0.0
+        self._aside = Aside[object](woken, begin)
+        self.blocked: list[str] = []
+
+    @property
+    def working(self) -> bool:
+        return self._aside.working
+
+    def stand_down(self) -> None:
+        """A publication is begun and ended at once; what comes late finds its number taken."""
+        self._aside.stand_down()
+
+    def advance(self, metadata: ClusterMetadata) -> bool:
+        """Never anything that is committed: it has to be found before anything can be."""
+        self._take()
+        if self._clock() >= self._look_at and self._aside.start(lambda: self._publish(metadata)):
+            self._look_at = self._clock() + RETRY_SECONDS
+            self._take()
+        return False
+
+    def idle(self, metadata: ClusterMetadata) -> bool:
+        return not self._aside.working
+
+    def _take(self) -> None:
+        ended = self._aside.take()
+        error = None if ended is None else ended[1]
+        if isinstance(error, EpochlakeError):
+            logger.warning("where the ZooKeeper ensemble is was not published: %s", error)
+        elif error is not None:
+            raise error
+
+    def _publish(self, metadata: ClusterMetadata) -> object:
+        cluster = self._cluster
+        return publish(cluster.coordination(), cluster.storage, cluster.root.coordination, metadata.identity.cluster_id)
+
+
+def is_published(configuration: Configuration) -> bool:
+    """Whether there may be an ensemble to publish."""
+    return configuration.zookeeper.connect != EMBEDDED
 
 
 def require_keepable(configuration: Configuration) -> None:

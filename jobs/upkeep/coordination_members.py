@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from epochlake.jobs.upkeep.coordination_choice import chosen_servers, normal_nodes
-from epochlake.metastore.configuration import EMBEDDED, Configuration
+from epochlake.metastore.configuration import AUTO, EMBEDDED, Configuration
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.ensemble import (
     OBSERVER,
@@ -20,8 +20,10 @@ from epochlake.metastore.coordination.ensemble import (
     next_step,
     parse_server,
 )
-from epochlake.metastore.coordination.keeping import Keeping
+from epochlake.metastore.coordination.keeping import KEEPER, KeeperState, Keeping, tell, told
 from epochlake.metastore.coordination.member_addresses import follow_members
+from epochlake.metastore.coordination.publication import PublishedEnsemble
+from epochlake.metastore.coordination.published import newest, publish
 from epochlake.metastore.coordination.reconfiguring import (
     STEP_SECONDS,
     EnsembleMover,
@@ -29,9 +31,12 @@ from epochlake.metastore.coordination.reconfiguring import (
     require_named_change,
 )
 from epochlake.metastore.coordination.server_answers import LOOK_SECONDS, Answer, ask
+from epochlake.metastore.coordination.whereabouts import Asked, Whereabouts
 from epochlake.metastore.errors import ConfigurationError
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node
+from epochlake.metastore.root import Root
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 from epochlake.placement.log_members import member_count
 
@@ -70,9 +75,10 @@ class CoordinationChange(msgspec.Struct, frozen=True):
 
 
 class CoordinationMembers(msgspec.Struct, frozen=True):
-    """The ZooKeeper servers, as the ensemble itself names them at a version of its configuration. `connect`: what
-    `[zookeeper] connect` is to be, where the ensemble knows; `configured`: what it is. `change`: what was begun and not
-    ended, else null.
+    """The ZooKeeper servers, as the ensemble itself names them at a version of its configuration. `connect`: where
+    clients reach them, where the ensemble knows; `configured`: what `[zookeeper] connect` is; `published`: what
+    processes find below the root, empty where nothing is. `change`: what was begun and not ended, else null. `keeper`:
+    what the coordinator that keeps them does, as it has said last; null where none has.
     """
 
     version: str
@@ -80,6 +86,8 @@ class CoordinationMembers(msgspec.Struct, frozen=True):
     change: CoordinationChange | None
     connect: str
     configured: str
+    published: str = ""
+    keeper: KeeperState | None = None
 
 
 class CoordinationProposed(msgspec.Struct, frozen=True):
@@ -96,23 +104,34 @@ class CoordinationProposed(msgspec.Struct, frozen=True):
 
 
 class Ensemble:
-    """The ensemble of a configuration; close it at the end. Raises ConfigurationError for the embedded ZooKeeper, and
-    CoordinationUnavailable.
+    """The ensemble of a configuration, and of what its cluster has published; close it at the end. `adopt`: the one
+    that is configured, whatever was published. `others`: see Whereabouts. Raises ConfigurationError for the embedded
+    ZooKeeper, CoordinationUnavailable, UnknownFormat.
     """
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, *, adopt: bool = False, others: Asked | None = None) -> None:
         settings = configuration.zookeeper
         if settings.connect == EMBEDDED:
             raise ConfigurationError(
                 "[zookeeper] connect is 'embedded': one server on the machine of the root, and no ensemble",
                 hint="Set up servers as docs/upkeep.md says, and name them in [zookeeper] connect",
             )
+        if adopt and settings.connect == AUTO:
+            raise ConfigurationError(
+                "[zookeeper] connect is 'auto', and which ensemble is to be adopted was not said",
+                hint="Name its servers in [zookeeper] connect",
+            )
         self._configured = settings.connect
+        self._adopt = adopt
+        self._storage = Storage(configuration.storage)
+        self._root = Root(configuration.root)
+        self._guide = None if adopt else Whereabouts(configuration, self._storage, others=others)
         self._session = Coordination(
-            settings.connect,
+            settings.connect if self._guide is None else self._guide.first(),
             settings.path,
             session_timeout=settings.session_timeout_seconds,
             operator=settings.operator,
+            guide=self._guide,
         )
         follow_members(self._session)
         self.mover = EnsembleMover(self._session, STEP_SECONDS, LOOK_SECONDS)
@@ -124,6 +143,14 @@ class Ensemble:
     def __exit__(self, *_: object) -> None:
         self._session.close()
 
+    def publish(self, cluster_id: str) -> PublishedEnsemble | None:
+        """Let every process that knows the root find it. Raises as `published.publish`."""
+        return publish(self._session, self._storage, self._root.coordination, cluster_id, adopt=self._adopt)
+
+    def tell(self, cluster_id: str, state: KeeperState) -> None:
+        """Say what the coordinator of a cluster does to the ensemble. Never raises."""
+        tell(self._session, self._session.path(cluster_id, KEEPER), state)
+
     def describe(self) -> CoordinationMembers:
         """The members as they answer, and what is unfinished."""
         now, notes = self.mover.configuration(), self.mover.notes()
@@ -132,12 +159,18 @@ class Ensemble:
         if notes.change is not None:
             step = next_step(now.servers, [parse_server(one) for one in notes.change.target])
             change = CoordinationChange(notes.change.before, notes.change.target, str(step or "to call it ended"))
+        published = newest(self._storage, self._root.coordination)
+        keeper = None
+        if (kept := self.keeping.read()) is not None:
+            keeper = told(self._session, self._session.path(kept.cluster, KEEPER))
         return CoordinationMembers(
             version=f"{now.version:x}",
             members=tuple(_row(server, answers[server.number], notes) for server in now.servers),
             change=change,
             connect=now.connect,
             configured=self._configured,
+            published="" if published is None else published.connect,
+            keeper=keeper,
         )
 
     def named(

@@ -12,6 +12,7 @@ from epochlake.jobs.replicas.reachability import Probed, probe
 from epochlake.metastore.configuration import EMBEDDED, Configuration
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.head import read_head
+from epochlake.metastore.coordination.whereabouts import whereabouts
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable, LogWentBack
 from epochlake.metastore.log import generations
 from epochlake.metastore.log.entry import Entry, Position
@@ -306,6 +307,7 @@ class _KnownToZooKeeper:
     """
 
     def __init__(self, configuration: Configuration, *, ask: bool) -> None:
+        self._configuration = configuration
         self._settings = configuration.zookeeper
         self.unasked = ""
         if not ask:
@@ -320,7 +322,9 @@ class _KnownToZooKeeper:
         try:
             path = f"{self._settings.path.rstrip('/')}/{cluster_id}"
             session = self._settings.session_timeout_seconds
-            with Coordination(self._settings.connect, path, session_timeout=session) as coordination:
+            guide = whereabouts(self._configuration, Storage(self._configuration.storage), cluster_id)
+            connect = self._settings.connect if guide is None else guide.first()
+            with Coordination(connect, path, session_timeout=session, guide=guide) as coordination:
                 head = read_head(coordination)
         except CoordinationUnavailable as error:
             self.unasked = error.statement

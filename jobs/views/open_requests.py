@@ -13,6 +13,7 @@ from epochlake.jobs.administration.topology_changes import subjects
 from epochlake.jobs.replicas.reachability import probe
 from epochlake.jobs.views.movements import plan_on_ring
 from epochlake.jobs.views.ways_out import ways_out
+from epochlake.metastore.coordination.keeping import KeeperState
 from epochlake.metastore.errors import LogUnreadable, Rejected
 from epochlake.metastore.following.history import entries, metadata_at
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -62,11 +63,14 @@ class RequestStatus(msgspec.Struct, frozen=True):
 
 
 class CoordinatorStatus(msgspec.Struct, frozen=True):
-    """Who coordinates. `zookeeper`: `answers`, `away`, `stopped` (an embedded one that nobody uses) or `not-asked`."""
+    """Who coordinates. `zookeeper`: `answers`, `away`, `stopped` (an embedded one that nobody uses) or `not-asked`.
+    `ensemble`: what the coordinator does that keeps the ZooKeeper servers, as it has said last; null where none does.
+    """
 
     zookeeper: str
     leader: str | None = None
     detail: str | None = None
+    ensemble: KeeperState | None = None
 
 
 def request_status(

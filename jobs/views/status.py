@@ -25,6 +25,8 @@ from epochlake.metastore.configuration import EMBEDDED
 from epochlake.metastore.coordination.election import current_leader
 from epochlake.metastore.coordination.embedded.files import files_of, is_serving, is_supervised, read_endpoint
 from epochlake.metastore.coordination.head import position_of_head, read_head
+from epochlake.metastore.coordination.keeping import KEEPER, told
+from epochlake.metastore.coordination.whereabouts import whereabouts
 from epochlake.metastore.errors import LogWentBack
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Node, NodeId, NodeState, Switches, VolumeId
@@ -292,10 +294,14 @@ def coordinator_status(cluster: Cluster) -> CoordinatorStatus:
     if cluster.configuration.zookeeper.connect == EMBEDDED and not _embedded_serves(cluster):
         return CoordinatorStatus("stopped", detail="the embedded ZooKeeper is not running, so nobody coordinates")
     try:
-        leader = current_leader(cluster.coordination(ZOOKEEPER_SECONDS), ZOOKEEPER_SECONDS)
+        coordination = cluster.coordination(ZOOKEEPER_SECONDS)
+        leader = current_leader(coordination, ZOOKEEPER_SECONDS)
+        keeper = None
+        if cluster.configuration.zookeeper.connect != EMBEDDED:
+            keeper = told(coordination, coordination.path(KEEPER), ZOOKEEPER_SECONDS)
     except EpochlakeError as error:
         return CoordinatorStatus("away", detail=str(error))
-    return CoordinatorStatus("answers", leader)
+    return CoordinatorStatus("answers", leader, ensemble=keeper)
 
 
 def _compared(cluster: Cluster, coordinator: CoordinatorStatus) -> LogComparison:
@@ -316,9 +322,19 @@ def _zookeeper_address(cluster: Cluster) -> str | None:
     """Where ZooKeeper is: as configured, or where the embedded one listens; None when that does not run."""
     connect, local = cluster.configuration.zookeeper.connect, places.local_path(cluster.root.uri)
     if connect != EMBEDDED:
-        return connect
+        return known_servers(cluster)
     endpoint = read_endpoint(files_of(Path(local))) if local is not None and _embedded_serves(cluster) else None
     return None if endpoint is None else f"{endpoint[0]}:{endpoint[1]}"
+
+
+def known_servers(cluster: Cluster) -> str:
+    """Where the ensemble is, as the cluster has published it, else as it is configured."""
+    configured = cluster.configuration.zookeeper.connect
+    try:
+        known = whereabouts(cluster.configuration, cluster.storage, cluster.metadata.identity.cluster_id)
+        return configured if known is None else known.first()
+    except EpochlakeError:
+        return configured
 
 
 def zookeeper_runs(cluster: Cluster) -> bool:

@@ -16,8 +16,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
+from epochlake.metastore.coordination.proved_connection import Proof, ProvedConnection
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -44,6 +45,8 @@ CONNECT_TIMEOUT_SECONDS = 15.0
 
 _RETRY_PAUSE_SECONDS = 0.05
 _CLOSE_SECONDS = 2.0
+_SEEK_SECONDS = 3.0
+"""How long a session without a connection waits until it looks for its servers elsewhere, and looks again."""
 _FIRST_HANDSHAKE_SECONDS = 1.0
 _REFUSALS_BELIEVED = 3
 
@@ -71,6 +74,16 @@ class Value(NamedTuple):
     version: int
 
 
+class Guide(Proof, Protocol):
+    """What knows where the servers are, and what they have to show."""
+
+    refused: str
+    """Why the server that was met last was left, else empty."""
+
+    def look(self) -> str:
+        """Where else they may be, as a connect string. It may raise, and take its time."""
+
+
 class Coordination:
     """One ZooKeeper session, with all its paths below `base` (for instance `/epochlake/<cluster id>`).
 
@@ -78,7 +91,8 @@ class Coordination:
     `base`). The constructor waits at most `connect_timeout` seconds for a server and raises `CoordinationUnavailable`
     if none answers; afterwards the object reconnects by itself, for as long as it is open, also with a new session when
     the old one expired. A connect string that cannot be read is a `ConfigurationError`. `operator` is whom the session
-    acts for, as `name:password` of ZooKeeper's digest scheme, where it has to prove that.
+    acts for, as `name:password` of ZooKeeper's digest scheme, where it has to prove that. `guide`: where the servers
+    are when they do not answer at `connect`; with it no server is asked that does not prove to be the right one.
 
     Guarantees: every method returns or raises within the time that it is given, whatever ZooKeeper does. Failure
     modes: an ephemeral znode vanishes with the session, at the latest `session_timeout` after the process died or
@@ -94,6 +108,7 @@ class Coordination:
         request_timeout: float = REQUEST_TIMEOUT_SECONDS,
         connect_timeout: float = CONNECT_TIMEOUT_SECONDS,
         operator: str = "",
+        guide: Guide | None = None,
     ) -> None:
         self.connect_string = connect
         self.request_timeout = request_timeout
@@ -107,7 +122,11 @@ class Coordination:
                 f"cannot connect to ZooKeeper at {connect!r}: this is no connect string ({error})",
                 hint="Write host:port, several of them with commas in between",
             ) from error
-        if operator:
+        self._guide = guide
+        if guide is not None:
+            auth = (("digest", operator),) if operator else ()
+            self.client._connection = ProvedConnection(self.client, guide, self._connection_made, auth)
+        elif operator:
             self.client.auth_data.add(("digest", operator))
         self._threads.refused_everywhere = self._forget_what_was_seen
         self.interruptions = 0
@@ -119,6 +138,9 @@ class Coordination:
         self._callbacks_lock = threading.Lock()
         self._worker = threading.Thread(target=self._attend, name="epochlake-zookeeper", daemon=True)
         self.client.add_listener(self._state_changed)
+        self._seek_seconds = min(_SEEK_SECONDS, connect_timeout / 3)
+        if guide is not None:
+            self._worker.start()  # it looks for servers elsewhere, also for the first time
         self.client.start_async()
         try:
             if not self._connected.wait(connect_timeout):
@@ -127,7 +149,9 @@ class Coordination:
         except BaseException:
             self.close()
             raise
-        self._worker.start()
+        if guide is None:
+            self._worker.start()
+        self._seek_seconds = _SEEK_SECONDS
 
     def _new_client(self, hosts: str, session_timeout: float, handler: SequentialThreadingHandler) -> KazooClient:
         # The default policy of kazoo doubles the pause between two attempts up to an hour: after a long outage
@@ -136,6 +160,13 @@ class Coordination:
         return KazooClient(
             hosts, timeout=session_timeout, handler=handler, connection_retry=forever, logger=_quiet_logger()
         )
+
+    def _seek(self) -> None:
+        assert self._guide is not None
+        try:
+            self.moved_to(self._guide.look())
+        except Exception as error:
+            logger.info("it is not known where else ZooKeeper may be: %s", error)
 
     def __enter__(self) -> Self:
         return self
@@ -332,16 +363,24 @@ class Coordination:
     def _state_changed(self, state: str) -> None:
         # In kazoo's connection thread: set flags, nothing else.
         if state == KazooState.CONNECTED:
-            self._threads.handshakes = 0
-            self._connected.set()
-            self._news.set()
+            # With a guide the server has to show first that it is the right one.
+            if self._guide is None:
+                self._connection_made()
             return
         self._connected.clear()
         self.interruptions += 1
 
+    def _connection_made(self) -> None:
+        self._threads.handshakes = 0
+        self._connected.set()
+        self._news.set()
+
     def _attend(self) -> None:
         while True:
-            self._news.wait()
+            if not self._news.wait(None if self._guide is None else self._seek_seconds):
+                if not self._connected.is_set():
+                    self._seek()
+                continue
             self._news.clear()
             if self._closed.is_set():
                 return
@@ -361,10 +400,14 @@ class Coordination:
             logger.debug("closing the ZooKeeper session: %s", error)
 
     def _unavailable(self, asked: str, reason: str) -> CoordinationUnavailable:
+        hint = "Try again when the server is up"
+        if self._guide is not None and self._guide.refused:
+            reason += f"; a server was not asked: {self._guide.refused}"
+            hint += "; where the published ensemble is gone for good, see `metadata reconfigure --coordination --adopt`"
         return CoordinationUnavailable(
             f"could not {asked} in ZooKeeper at {self.connect_string}: {reason}. Nothing that was committed "
             "depends on it",
-            hint="Try again when the server is up",
+            hint=hint,
         )
 
 

@@ -7,6 +7,8 @@ under way any more and has not come about was taken back by somebody, and is not
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.reconfiguring import EnsembleSeen, overtaken
@@ -18,6 +20,8 @@ KEPT = "/epochlake-ensemble-kept"
 """One for the ensemble, as the notes are: of several clusters that share it, one keeps it."""
 
 KEEP_SECONDS = 60.0
+KEEPER = "ensemble-keeper"
+"""Below the znode of a cluster: what its coordinator does to the ensemble."""
 
 
 class KeptChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,6 +42,41 @@ class KeptChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def was_taken_back(self, seen: EnsembleSeen, target: tuple[str, ...]) -> bool:
         """Whether somebody has put an end to this very change before it had come about."""
         return seen.notes.change is None and self.noted and self.target == target
+
+
+class KeeperState(msgspec.Struct, frozen=True):
+    """What the coordinator that keeps the ensemble of a cluster is at, for people. `at`: when it said so, in seconds
+    since 1970 by its clock; `doing`: empty while it rests until the next look; `waits`: why it has not changed what it
+    would, as of its last look.
+    """
+
+    coordinator: str
+    at: float
+    doing: str = ""
+    waits: str = ""
+
+
+def tell(coordination: Coordination, path: str, state: KeeperState) -> None:
+    """Say what is done, at the absolute `path`. Nothing depends on it: it never raises, and waits for no answer."""
+    data = msgspec.json.encode(state)
+
+    def written(result: Any) -> None:
+        if isinstance(result.exception, NoNodeError):
+            coordination.client.create_async(path, data, makepath=True)
+
+    if not coordination.closed:
+        coordination.client.set_async(path, data).rawlink(written)
+
+
+def told(coordination: Coordination, path: str, timeout: float | None = None) -> KeeperState | None:
+    """What was said there last; None where nothing was that can be understood. Raises CoordinationUnavailable."""
+    value = coordination.barrier(path, timeout)
+    if value is None:
+        return None
+    try:
+        return msgspec.json.decode(value.data, type=decodable(KeeperState))
+    except msgspec.MsgspecError:
+        return None
 
 
 class Keeping:

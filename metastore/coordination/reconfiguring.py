@@ -86,12 +86,18 @@ class EnsembleSeen(msgspec.Struct, frozen=True):
 
 class EnsembleMover:
     """Looks at the ensemble that a session leads to, and changes it. `step_seconds`: how long a server may take to
-    catch up, and the ensemble to take a step; `look_seconds`: how long a server may take to say what it is.
+    catch up, and the ensemble to take a step; `look_seconds`: how long a server may take to say what it is. `on_step`
+    is told what it does next, and may raise, which leaves the change to whoever goes on with it.
     """
 
     def __init__(
-        self, coordination: Coordination, step_seconds: float = STEP_SECONDS, look_seconds: float = LOOK_SECONDS
+        self,
+        coordination: Coordination,
+        step_seconds: float = STEP_SECONDS,
+        look_seconds: float = LOOK_SECONDS,
+        on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self.on_step = on_step
         self._coordination = coordination
         self._step_seconds = step_seconds
         self._look_seconds = look_seconds
@@ -243,6 +249,7 @@ class EnsembleMover:
 
         deadline = time.monotonic() + self._step_seconds
         while True:
+            self.on_step(str(step) if step.joining or at.find(step.leaving or 0) else "the version is raised")
             left = max(_PAUSE_SECONDS, deadline - time.monotonic())
             try:
                 self._coordination.call(f"reconfigure ({step})", request, left)
@@ -270,7 +277,9 @@ class EnsembleMover:
     def _wait_until_caught_up(self, server: Server) -> None:
         """Wait until a server of this number follows this ensemble, with all that it had when it was asked."""
         deadline = time.monotonic() + self._step_seconds
+        self.on_step(f"server {server.number} catches up")
         while (trouble := self._behind(server, deadline)) and time.monotonic() < deadline:
+            self.on_step(f"server {server.number} catches up")
             time.sleep(_PAUSE_SECONDS)
         if trouble:
             raise CoordinationUnavailable(

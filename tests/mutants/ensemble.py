@@ -8,6 +8,7 @@ CHOICE = "jobs/upkeep/coordination_choice.py"
 CHOSEN = ("tests/unit/jobs/test_coordination_choice.py",)
 FILES = "metastore/coordination/server_files.py"
 STARTED = ("tests/unit/metastore/test_server_files.py",)
+PUBLISHED = ("tests/unit/metastore/test_published.py",)
 BESIDE_AGENTS = ("tests/unit/jobs/agent/test_coordination_server.py",)
 
 MUTANTS = (
@@ -87,5 +88,33 @@ MUTANTS = (
         "        finally:\n            await self._stop()\n",
         "        finally:\n            pass\n",
         BESIDE_AGENTS,
+    ),
+    Mutant(
+        "an ensemble that went back is taken for the published one",
+        "metastore/coordination/publication.py",
+        "        if published.seal in self.seals:\n",
+        "        if self.ensemble == published.ensemble:\n",
+        PUBLISHED,
+    ),
+    Mutant(
+        "what was published and has rotted is believed",
+        "metastore/coordination/published.py",
+        "    if hashlib.sha256(kept.published).hexdigest() != kept.digest:\n",
+        "    if False:\n",
+        PUBLISHED,
+    ),
+    Mutant(
+        "what was published is written over by who comes late",
+        "metastore/coordination/published.py",
+        "    if not storage.put_if_absent(_path(directory, published.number), msgspec.json.encode(kept)):\n",
+        "    if storage.replace_bytes(_path(directory, published.number), msgspec.json.encode(kept)):\n",
+        PUBLISHED,
+    ),
+    Mutant(
+        "two changes of an ensemble are begun at once by one coordinator",
+        "jobs/upkeep/aside.py",
+        "            if self._working or self._ended:\n",
+        "            if False:\n",
+        ("tests/unit/jobs/test_aside.py",),
     ),
 )

@@ -109,7 +109,8 @@ def test_an_ensemble_grows_with_its_cluster_and_moves_away_from_its_first_server
         assert (grown["change"], grown["configured"]) == (None, servers.address(1))
         assert grown["connect"] == ",".join(map(servers.address, (1, 2, 3)))
         shown = line.text("metadata", "describe", "--coordination").out
-        assert f"and is to be {grown['connect']}\n" in shown
+        assert grown["published"] == grown["connect"]
+        assert f"published: {grown['connect']}\n" in shown
         assert line.done("metadata", "reconfigure", "--coordination", "--auto")["version"] == grown["version"]
 
         elsewhere = servers.written(1).replace(f"{HOST}:", f"{HOST}1:")
@@ -122,15 +123,19 @@ def test_an_ensemble_grows_with_its_cluster_and_moves_away_from_its_first_server
             assert "server 1 is said to run on nosuchnode, and the log names no" in refused.error["message"]
         assert line.done("metadata", "describe", "--coordination")["version"] == grown["version"]
 
-        monkeypatch.setenv("EPOCHLAKE__ZOOKEEPER__CONNECT", grown["connect"])
-        assert "is to be" not in line.text("metadata", "describe", "--coordination").out
         servers.start(4)
         moved = line.done("metadata", "reconfigure", "--coordination", "2", "3", f"{servers.written(4)}@n1")
         assert roles(moved) == {2: ("voter", "n2"), 3: ("voter", "n3"), 4: ("voter", "n1")}
         eventually(lambda: servers.address(4) in lives_on.coordination().connect_string.split(","), PATIENCE)
         servers.kill(1)
-        # What was started with the first address alone goes on all the same.
+        # What was started with the first address alone goes on all the same, and so does what starts with it now.
         assert lives_on.commit(SwitchBalancing(on=True), timeout=PATIENCE).epoch
+    for connect in (servers.address(1), "auto"):
+        monkeypatch.setenv("EPOCHLAKE__ZOOKEEPER__CONNECT", connect)
+        described = line.done("metadata", "describe", "--coordination")
+        assert (described["published"], described["configured"]) == (moved["connect"], connect)
+        assert line.done("balance", "resume" if connect == "auto" else "pause")["epoch"]
+        assert moved["connect"] in line.text("status").out
 
 
 def test_a_server_that_left_comes_back_when_it_is_prepared_again(

@@ -16,14 +16,16 @@ import msgspec
 import pytest
 from epochlake.jobs.upkeep import coordination_members
 from epochlake.jobs.upkeep.coordination_member_track import RETRY_SECONDS, CoordinationMemberTrack
+from epochlake.metastore import threads
 from epochlake.metastore.configuration import Configuration, ZooKeeperSettings
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.ensemble import Server
-from epochlake.metastore.coordination.keeping import KEPT, Keeping, KeptChange
+from epochlake.metastore.coordination.keeping import KEPT, KeeperState, Keeping, KeptChange
 from epochlake.metastore.coordination.reconfiguring import EnsembleMover
 from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.metastore.metadata.model import Node, NodeId, NodeState
 
+from tests.support.waiting import eventually
 from tests.support.zookeeper import OPERATOR, Ensemble
 
 pytestmark = pytest.mark.timing
@@ -68,8 +70,15 @@ class Kept:
     def offers(self) -> list[tuple[str, str]]:
         return [(f"n{number}", str(self.server(number))) for number in NODES]
 
-    def track(self, offers: Callable[[], Iterable[tuple[str, str]]] | None = None) -> CoordinationMemberTrack:
-        return CoordinationMemberTrack(self.cluster, offers or self.offers, self.clock)
+    def track(
+        self,
+        offers: Callable[[], Iterable[tuple[str, str]]] | None = None,
+        begin: Callable[[Callable[[], None]], None] | None = None,
+    ) -> CoordinationMemberTrack:
+        """One whose looks are not in a thread of their own, so that a test knows when they have ended."""
+        return CoordinationMemberTrack(
+            self.cluster, offers or self.offers, self.clock, begin=begin or (lambda task: task())
+        )
 
     def look(self, track: CoordinationMemberTrack, nodes: Iterable[int] = NODES, cluster: str = "kept") -> list[str]:
         """One look of a coordinator, a minute later; what it waits for."""
@@ -258,6 +267,45 @@ def test_a_change_whose_server_dies_goes_back_and_who_keeps_it_for_another_clust
     kept.ensemble.restart(3)
     assert kept.look(track) == []
     assert kept.members() == {1: "voter", 2: "voter", 4: "voter"}
+
+
+def test_a_change_holds_up_no_round_says_what_it_does_and_is_left_by_who_leads_no_more(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, waits, may_go_on = EnsembleMover._wait_until_caught_up, threading.Event(), threading.Event()
+
+    def wait(mover: EnsembleMover, server: Server) -> None:
+        mover.on_step(f"server {server.number} catches up")
+        waits.set()
+        assert may_go_on.wait(PATIENCE)
+        waiting(mover, server)
+
+    def described() -> KeeperState | None:
+        with coordination_members.Ensemble(kept.cluster.configuration) as found:
+            return found.describe().keeper
+
+    def ended() -> bool:
+        track._take()
+        return not track.working
+
+    monkeypatch.setattr(EnsembleMover, "_wait_until_caught_up", wait)
+    track = kept.track(begin=threads.begin)
+    kept.look(track)
+    assert waits.wait(PATIENCE)
+    for _ in range(3):
+        assert kept.look(track) == ["coordination members: server 2 catches up"]
+    assert (track.working, track.idle(None)) == (True, False)  # type: ignore[arg-type]
+    said = eventually(described, PATIENCE)
+    assert (said.doing, said.waits) == ("server 2 catches up", "")
+    track.stand_down()
+    may_go_on.set()
+    eventually(ended, PATIENCE)
+    assert kept.members() == ALONE
+    # It leads again, and goes on with what it has left.
+    kept.look(track)
+    eventually(ended, PATIENCE)
+    assert kept.members() == THREE
+    eventually(lambda: (found := described()) is not None and not found.doing and not found.waits, PATIENCE)
 
 
 def test_nobody_is_asked_for_more_than_a_word_by_what_agents_make_up(kept: Kept) -> None:

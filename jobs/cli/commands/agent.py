@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from epochlake.jobs.cli.arguments import of, parse_names
+from epochlake.jobs.cli.asking_agents import asking, require_h11
 from epochlake.jobs.cli.text.agents import agent_shown, init_answer, join_state, nodes_seen
-from epochlake.placement.errors import EpochlakeError
 
 if TYPE_CHECKING:
-    from epochlake.jobs.agent.http_client import HttpClient
+    pass
 
 app = typer.Typer(help="Agents on storage nodes: they see each other and their volumes.", no_args_is_help=True)
 
@@ -100,7 +100,7 @@ def run(
     tls_authority: Authority = None,
 ) -> None:
     """Run an agent until SIGTERM or Ctrl-C. This process becomes one that is small and loads nothing else."""
-    _needs_h11()
+    require_h11()
     session = of(context)
     given: list[tuple[str, str | None]] = [
         ("--home", home),
@@ -202,24 +202,3 @@ def cancel_join(
     from epochlake.jobs.agent.asking import cancel_join as cancelled
 
     of(context).show(cancelled(address, client), join_state)
-
-
-def asking(
-    token_file: str | None = None, certificate: str | None = None, key: str | None = None, authority: str | None = None
-) -> HttpClient:
-    """A client that shows what the agents want to see. Raises InvalidRequest."""
-    _needs_h11()
-    from epochlake.jobs.agent.http_client import HttpClient
-    from epochlake.jobs.agent.running import tls_of, token_of
-
-    _, tls = tls_of(certificate, key, authority)
-    return HttpClient(token=token_of(token_file), tls=tls)
-
-
-def _needs_h11() -> None:
-    try:
-        import h11  # noqa: F401
-    except ModuleNotFoundError:
-        raise EpochlakeError(
-            "agents need h11, which is not installed here", hint="Run `pip install 'epochlake[agent]'`"
-        ) from None

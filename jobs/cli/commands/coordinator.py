@@ -103,8 +103,13 @@ def run(
         keeping = LogMemberTrack(session.cluster)
         spread |= {"beside": [*spread["beside"], keeping], "on_trouble": keeping.out_of_reach}
     if offers is not None:
-        track_of_servers = coordination_member_track.CoordinationMemberTrack(session.cluster, offers)
+        track_of_servers = coordination_member_track.CoordinationMemberTrack(
+            session.cluster, offers, woken=spread["woken"]
+        )
         spread |= {"beside": [*spread["beside"], track_of_servers]}
+    if coordination_member_track.is_published(session.configuration):
+        publishing = coordination_member_track.PublishingTrack(session.cluster, woken=spread["woken"])
+        spread |= {"beside": [*spread["beside"], publishing]}
     look = partial(operations_in_flight, session.cluster)
     with (
         interrupted_says("what was committed until then stays, and the next coordinator goes on from there"),

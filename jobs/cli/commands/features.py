@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from epochlake.jobs.administration.features import FeatureEnabling
 from epochlake.jobs.cli.arguments import At, of
+from epochlake.jobs.cli.asking_agents import asking
 from epochlake.jobs.cli.changing import How, carry_out, change_command
-from epochlake.jobs.cli.commands.agent import asking
 from epochlake.jobs.cli.text.features import feature_list
 from epochlake.jobs.views.features import feature_rows
 from epochlake.metastore.announcing import live_leases

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from epochlake.jobs.administration.unregistering import Unregistration
 from epochlake.jobs.cli.arguments import of
+from epochlake.jobs.cli.asking_agents import ensemble_heard
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.commands.log import snapshot
 from epochlake.jobs.cli.documents import PreparedServer
@@ -20,7 +21,7 @@ from epochlake.jobs.upkeep import coordination_members, log_members
 from epochlake.metastore.coordination.ensemble import parse_server
 from epochlake.metastore.coordination.server_files import require_data, start_command, write_server_files
 from epochlake.metastore.preflight import require_java
-from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 app = typer.Typer(
     help="The metadata: log members, which keep copies; coordination members, which run ZooKeeper; snapshots; nodes "
@@ -38,12 +39,12 @@ Coordination = Annotated[
 def describe(context: typer.Context, coordination: Coordination = False) -> None:
     """Show the log members as they answer, and whether a change of them is unfinished.
 
-    With --coordination the servers of the ZooKeeper ensemble, as the ensemble names them, and what to write into
-    `[zookeeper] connect`.
+    With --coordination the servers of the ZooKeeper ensemble, as the ensemble names them, where processes find them,
+    and what the coordinator does that keeps them.
     """
     session = of(context)
     if coordination:
-        with coordination_members.Ensemble(session.configuration) as ensemble:
+        with coordination_members.Ensemble(session.configuration, others=ensemble_heard(session)) as ensemble:
             session.show(ensemble.describe(), text.coordination)
         return
     session.show(log_members.describe(session.configuration, session.storage), text.members)
@@ -84,6 +85,14 @@ def reconfigure(
             "which has to be there, has what they had.",
         ),
     ] = False,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt",
+            help="With --coordination: the ensemble of `[zookeeper] connect` is the cluster's from now on; the one "
+            "that was published is gone for good.",
+        ),
+    ] = False,
 ) -> None:
     """Make these directories the log members, in place of those that are.
 
@@ -98,10 +107,11 @@ def reconfigure(
     session = of(context)
     named = bool(members) and not (coordination and auto)
     asked = {"members": named, "--auto": auto, "--status": status, "--resume": resume, "--cancel": cancel}
+    asked |= {"--adopt": adopt}
     given = [name for name, is_given in asked.items() if is_given]
     beside = [name for name, is_given in {"--dry-run": dry_run, "--accept-loss": accept_loss}.items() if is_given]
     allowed = {"members": ["--dry-run"] + ["--accept-loss"] * (not coordination), "--auto": ["--dry-run"]}
-    if len(given) != 1 or not set(beside) <= set(allowed.get(given[0], ())):
+    if len(given) != 1 or not set(beside) <= set(allowed.get(given[0], ())) or (adopt and not coordination):
         raise InvalidRequest(
             f"{' and '.join([*given, *beside])} do not go together" if given else "which members was not said",
             hint="Name all members, or give one of --auto, --status, --resume and --cancel; --dry-run shows a choice",
@@ -134,8 +144,11 @@ def reconfigure(
 
 
 def _reconfigure_ensemble(session: Session, members: list[str], what: str, *, dry_run: bool) -> None:
-    with coordination_members.Ensemble(session.configuration) as ensemble:
-        if what == "--resume":
+    others = ensemble_heard(session)
+    with coordination_members.Ensemble(session.configuration, adopt=what == "--adopt", others=others) as ensemble:
+        if what == "--adopt":
+            ensemble.publish(session.cluster.metadata.identity.cluster_id)
+        elif what == "--resume":
             ensemble.mover.resume()
         elif what == "--cancel":
             ensemble.mover.cancel()
@@ -148,7 +161,17 @@ def _reconfigure_ensemble(session: Session, members: list[str], what: str, *, dr
                 session.show(proposed, text.coordination_proposed)
                 return
             ensemble.reconfigure(proposed)
+        if what not in ("--status", "--adopt"):
+            _publish(session, ensemble)
         session.show(ensemble.describe(), text.coordination)
+
+
+def _publish(session: Session, ensemble: coordination_members.Ensemble) -> None:
+    """Where the root cannot be read now, or has no cluster yet, the coordinator does it later."""
+    try:
+        ensemble.publish(session.cluster.metadata.identity.cluster_id)
+    except EpochlakeError as error:
+        session.warn(f"where the ensemble is was not published yet, and the coordinator does it: {error}")
 
 
 @app.command("prepare-server")
@@ -181,7 +204,7 @@ def prepare_server(
     if alone or beside:
         members = [parse_server(one) for one in beside or ()]
     else:
-        with coordination_members.Ensemble(session.configuration) as ensemble:
+        with coordination_members.Ensemble(session.configuration, others=ensemble_heard(session)) as ensemble:
             found = ensemble.mover.configuration()
         require_data(session.storage, place, parsed, found)
         members = list(found.servers)

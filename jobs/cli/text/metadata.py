@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from epochlake.jobs.cli.documents import PreparedServer
 from epochlake.jobs.upkeep.coordination_members import (
     CoordinationMemberRow,
@@ -9,6 +11,7 @@ from epochlake.jobs.upkeep.coordination_members import (
     CoordinationProposed,
 )
 from epochlake.jobs.upkeep.log_members import LogMemberRow, LogMembers, MembersProposed, RootRestored
+from epochlake.metastore.coordination.keeping import KeeperState
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -61,10 +64,25 @@ def coordination(document: CoordinationMembers) -> list[RenderableType]:
         lines.append(Text(f"a change is unfinished; next: {document.change.next}. It leads to:"))
         lines += [Text(f"  {server}") for server in document.change.target]
         lines.append(Text("metadata reconfigure --coordination --resume ends it, --cancel goes back"))
-    elif document.connect and set(document.connect.split(",")) != set(document.configured.partition("/")[0].split(",")):
+    elif document.connect and _places(document.connect) not in map(_places, (document.published, document.configured)):
         lines.append(Text(f"[zookeeper] connect is {document.configured}"))
         lines.append(Text(f"         and is to be {document.connect}"))
+    if document.published:
+        lines.append(Text(f"published: {document.published}"))
+    if document.keeper is not None:
+        lines.append(Text(kept(document.keeper)))
     return lines
+
+
+def kept(keeper: KeeperState) -> str:
+    """What the coordinator that keeps an ensemble has said last."""
+    does = keeper.doing or (f"it waits: {keeper.waits}" if keeper.waits else "nothing is to be changed")
+    when = datetime.fromtimestamp(keeper.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"kept by {keeper.coordinator}, at {when}: {does}"
+
+
+def _places(connect: str) -> set[str]:
+    return set(connect.partition("/")[0].split(","))
 
 
 def _member(row: CoordinationMemberRow) -> str:

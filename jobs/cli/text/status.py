@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from itertools import chain, repeat
 
 from epochlake.jobs.cli.text.change_streams import in_short
+from epochlake.jobs.cli.text.metadata import kept
 from epochlake.jobs.cli.text.nodes import said_of
 from epochlake.jobs.printing import bold, filled, plural, seconds, size, state, table
 from epochlake.jobs.views.health import Health, TableHealth
@@ -94,6 +95,8 @@ def _circumstances(document: Status) -> list[RenderableType]:
         lines.append(Text(f"coordinator  {who}{said[coordinator.zookeeper]}", style=style))
         if document.health is not None and document.health.zookeeper is not None:
             lines.append(Text(f"zookeeper    {document.health.zookeeper}", style="bright_black"))
+        if coordinator.ensemble is not None:
+            lines.append(Text(f"ensemble     {kept(coordinator.ensemble)}", style="bright_black"))
     switches = document.switches
     if not switches.changes:
         why = switches.changes_reason or "no reason given"

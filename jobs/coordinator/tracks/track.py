@@ -7,7 +7,7 @@ overtaken never holds up the others, and a new kind of work is a new track in th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 
@@ -26,6 +26,18 @@ class Track(Protocol):
 
     def idle(self, metadata: ClusterMetadata) -> bool:
         """Whether nothing is left to do; what could be done but need not be (balancing) does not count."""
+
+
+@runtime_checkable
+class WorksAside(Protocol):
+    """A track whose work goes on in a thread of its own, while rounds go on."""
+
+    @property
+    def working(self) -> bool:
+        """Whether something goes on: a run until idle does not give up meanwhile."""
+
+    def stand_down(self) -> None:
+        """The coordinator leads no more: let what goes on end soon. Does not wait."""
 
 
 @dataclass

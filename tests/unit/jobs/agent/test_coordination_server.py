@@ -86,6 +86,10 @@ def test_pauses_between_starts_grow_and_begin_anew_after_a_server_that_was_stead
     assert next_pause(LONGEST_PAUSE_SECONDS, STEADY_SECONDS) == FIRST_PAUSE_SECONDS
 
 
+def is_waiting(seen: CoordinationServerSeen) -> bool:
+    return seen.state is ServerState.WAITING
+
+
 def test_a_server_that_dies_is_started_again_and_its_last_words_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +104,7 @@ def test_a_server_that_dies_is_started_again_and_its_last_words_are_told(
     assert seen.reason == "it ended with 3: java.net.BindException: in use"
     assert seen.problem == f"its ZooKeeper server is waiting: {seen.reason}"
     (place / LOG).write_text("of an earlier one\n")
-    silent = until(scripted(tmp_path, monkeypatch, "raise SystemExit(1)"), lambda seen: bool(seen.reason))
+    silent = until(scripted(tmp_path, monkeypatch, "raise SystemExit(1)"), is_waiting)
     assert silent.reason == "it ended with 1"
 
 

@@ -1,0 +1,218 @@
+"""Where the ensemble of a cluster is, as the cluster publishes it below its root, and how the ensemble proves to be it.
+
+What is published names the addresses of the servers and a *seal*, a word that was made up for it. The ensemble keeps
+all seals that it was given (in the znode `IDENTITY`), and gets a new one before it is published. So an ensemble that
+does not know the seal of what is published is another one, or went back to a state of before; one that knows it has all
+that it had then.
+
+Each publication is a document of its own, with the next number, which never changes: who comes late with an earlier
+one finds its number taken. The newest that is whole counts. (docs/decisions/153-published-ensemble.md)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import uuid
+from typing import Any
+
+import msgspec
+from epochlake.metastore.coordination.client import Coordination, Request
+from epochlake.metastore.coordination.ensemble import EnsembleConfiguration, parse_configuration
+from epochlake.metastore.coordination.publication import FORMAT, EnsembleIdentity, PublishedEnsemble
+from epochlake.metastore.coordination.reconfiguring import CONFIGURATION
+from epochlake.metastore.errors import CoordinationUnavailable, UnknownFormat
+from epochlake.metastore.storage import failures
+from epochlake.metastore.storage.places import join
+from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.decoding import decodable
+from epochlake.placement.errors import InvalidRequest
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+logger = logging.getLogger(__name__)
+
+IDENTITY = "/epochlake-ensemble-id"
+"""The znode with the seals of an ensemble: one for the ensemble, however many clusters share it."""
+
+KEPT_SEALS = 500
+"""So many seals are remembered: a root that was restored from a backup is older than that only in name."""
+KEPT_DOCUMENTS = 4
+"""So many publications stay below the root: who has just listed them reads one of them."""
+PUBLISH_SECONDS = 60.0
+
+_SUFFIX = ".json"
+_LOOKS = 3
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+class WrongEnsemble(InvalidRequest):
+    """The ensemble is not the one that the cluster has published."""
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    digest: str
+    published: msgspec.Raw
+
+
+def parse_identity(data: bytes) -> EnsembleIdentity:
+    """What the znode holds. Raises UnknownFormat."""
+    try:
+        return msgspec.json.decode(data, type=decodable(EnsembleIdentity))
+    except msgspec.MsgspecError as error:
+        raise UnknownFormat(
+            f"the znode {IDENTITY} was written by another version, or by somebody else: {error}",
+            hint="Use the newest version",
+        ) from error
+
+
+def newest(storage: Storage, directory: str) -> PublishedEnsemble | None:
+    """What was published last below a root, of what is whole; None where nothing was.
+
+    Raises StorageUnavailable, UnknownFormat, and CoordinationUnavailable where something was and none of it is whole.
+    """
+    there: list[int] = []
+    for _ in range(_LOOKS):
+        there = _numbers(storage, directory)
+        damaged = False
+        for number in reversed(there):
+            path = _path(directory, number)
+            try:
+                return _decoded(storage.read_bytes(path), number)
+            except failures.MissingFile:
+                continue  # newer ones have come, or what is older was taken away
+            except ValueError as error:
+                damaged = True
+                logger.warning("%s is not what was written there, and is passed over: %s", path, error)
+        if damaged or not there:
+            break
+    if not there:
+        return None
+    raise CoordinationUnavailable(
+        f"what {directory} says of the ZooKeeper ensemble cannot be read",
+        hint="Name the servers in [zookeeper] connect, and run `epochlake metadata reconfigure --coordination --adopt`",
+    )
+
+
+def keep(storage: Storage, directory: str, published: PublishedEnsemble) -> bool:
+    """Keep a publication below the root; False where another one has its number. Raises StorageUnavailable."""
+    body = _encoder.encode(published)
+    kept = _Kept(hashlib.sha256(body).hexdigest(), msgspec.Raw(body))
+    storage.create_directory(directory)
+    if not storage.put_if_absent(_path(directory, published.number), msgspec.json.encode(kept)):
+        return False
+    for number in _numbers(storage, directory):
+        if number <= published.number - KEPT_DOCUMENTS:
+            storage.delete_file(_path(directory, number))
+    return True
+
+
+def publish(
+    coordination: Coordination, storage: Storage, directory: str, cluster_id: str, *, adopt: bool = False
+) -> PublishedEnsemble | None:
+    """Publish the ensemble that a session leads to, where that is not published yet; what is published then.
+
+    None where there is nothing to publish: a server alone, or one that its clients reach by other addresses than those
+    that it knows itself by. `adopt`: also in place of another ensemble, which is gone for good. Raises WrongEnsemble,
+    CoordinationUnavailable, StorageUnavailable, UnknownFormat.
+    """
+    try:
+        now = _configuration(coordination)
+    except InvalidRequest as error:  # groups, weights: it is kept by hand
+        logger.info("the ZooKeeper ensemble is not published: %s", error)
+        return None
+    hosts, slash, chroot = coordination.connect_string.partition("/")
+    if not now.connect or set(now.connect.split(",")).isdisjoint(hosts.split(",")):
+        return None
+    there = None if adopt else newest(storage, directory)
+    if there is not None and there.cluster_id == cluster_id:
+        found = _identity(coordination)[0]
+        refusal = "it has never been published" if found is None else found.refusal(there)
+        if refusal:
+            raise WrongEnsemble(
+                f"the ZooKeeper at {coordination.connect_string} is not this cluster's: {refusal}",
+                hint="Where the published ensemble is gone for good, run `epochlake metadata reconfigure "
+                "--coordination --adopt`",
+            )
+        if there.connect == now.connect + slash + chroot and int(there.version, 16) >= now.version:
+            return there
+    sealed = _sealed(coordination)
+    made = PublishedEnsemble(
+        number=max(_numbers(storage, directory), default=0) + 1,
+        cluster_id=cluster_id,
+        ensemble=sealed.ensemble,
+        seal=sealed.seals[-1],
+        connect=now.connect + slash + chroot,
+        version=f"{now.version:x}",
+    )
+    if keep(storage, directory, made):
+        logger.info("the ZooKeeper ensemble is published: %s", made.connect)
+        return made
+    # Somebody else has published at the same time. What they have not seen the next look finds.
+    return newest(storage, directory)
+
+
+def _configuration(coordination: Coordination) -> EnsembleConfiguration:
+    value = coordination.barrier(CONFIGURATION, PUBLISH_SECONDS)
+    return parse_configuration("" if value is None else value.data.decode())
+
+
+def _identity(coordination: Coordination) -> tuple[EnsembleIdentity | None, int]:
+    value = coordination.barrier(IDENTITY, PUBLISH_SECONDS)
+    return (None, 0) if value is None else (parse_identity(value.data), value.version)
+
+
+def _sealed(coordination: Coordination) -> EnsembleIdentity:
+    """The identity of an ensemble, with one seal more, which is the last."""
+    seal = uuid.uuid4().hex
+    while True:
+        found, version = _identity(coordination)
+        if found is not None and found.seals[-1:] == (seal,):
+            return found  # written by a request whose answer was lost
+        if found is None:
+            made = EnsembleIdentity(uuid.uuid4().hex, (seal,))
+        else:
+            made = EnsembleIdentity(found.ensemble, (*found.seals[1 - KEPT_SEALS :], seal))
+        try:
+            coordination.call("seal", _writing(msgspec.json.encode(made), None if found is None else version))
+            return made
+        except (BadVersionError, NoNodeError, NodeExistsError):
+            continue
+
+
+def _writing(data: bytes, version: int | None) -> Request:
+    def request(client: KazooClient) -> Any:
+        if version is None:
+            return client.create_async(IDENTITY, data)
+        return client.set_async(IDENTITY, data, version)
+
+    return request
+
+
+def _decoded(data: bytes, number: int) -> PublishedEnsemble:
+    """Raises UnknownFormat; ValueError for what is not what was written."""
+    kept = msgspec.json.decode(data, type=decodable(_Kept))
+    if hashlib.sha256(kept.published).hexdigest() != kept.digest:
+        raise ValueError("its digest is another one")
+    found = msgspec.json.decode(kept.published, type=decodable(PublishedEnsemble))
+    if found.format > FORMAT:
+        raise UnknownFormat(
+            f"a newer version has published the ZooKeeper ensemble (format {found.format})",
+            hint="Use the newest version",
+        )
+    if found.number != number:
+        raise ValueError(f"it is number {found.number}")
+    return found
+
+
+def _numbers(storage: Storage, directory: str) -> list[int]:
+    try:
+        names = storage.list_names(directory)
+    except failures.MissingFile:
+        return []
+    stems = (name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def _path(directory: str, number: int) -> str:
+    return join(directory, f"{number:020}{_SUFFIX}")

@@ -1,0 +1,133 @@
+"""Where the ensemble of a cluster is, as one session knows it: what is configured, and what the cluster has published.
+
+`[zookeeper] connect` is where a process begins as long as nothing is published, and a second thought afterwards: the
+published addresses come first, and when none of them answers both are tried, along with what was published meanwhile.
+Whoever answers has to know the seal of what is published (proved_connection.py), also at a configured address. With
+`auto` nothing is configured but the root. (docs/decisions/153-published-ensemble.md)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from epochlake.metastore.configuration import AUTO, Configuration
+from epochlake.metastore.coordination.publication import Heard, PublishedEnsemble
+from epochlake.metastore.coordination.published import IDENTITY, newest, parse_identity
+from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable, UnknownFormat
+from epochlake.metastore.root import Root
+from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.errors import EpochlakeError, InvalidRequest
+
+logger = logging.getLogger(__name__)
+
+Asked = Callable[[], Heard]
+"""Asks others who know. It may raise EpochlakeError."""
+
+
+def whereabouts(
+    configuration: Configuration, storage: Storage, cluster_id: str | None = None, others: Asked | None = None
+) -> Whereabouts | None:
+    """Those of a new session, see Whereabouts; None in a simulated world, which has one address for ever."""
+    return Whereabouts(configuration, storage, cluster_id, others)
+
+
+class Whereabouts:
+    """What one session knows. `cluster_id`: what was published for another cluster does not count; None: it is not
+    known yet. `others`: who is asked as well when no published address answers.
+
+    `look` reads the root, in whatever thread calls it; all else returns at once. Raises CoordinationUnavailable where
+    the root cannot be read, and UnknownFormat.
+    """
+
+    def __init__(
+        self, configuration: Configuration, storage: Storage, cluster_id: str | None = None, others: Asked | None = None
+    ) -> None:
+        self._configured = "" if configuration.zookeeper.connect == AUTO else configuration.zookeeper.connect
+        self._storage = storage
+        self._directory = Root(configuration.root).coordination
+        self._root = configuration.root
+        self._cluster_id = cluster_id
+        self._others = others
+        self._published: PublishedEnsemble | None = None
+        self._heard = Heard()
+        self.refused = ""
+        """Why the server that was met last is not asked; empty when none was refused."""
+        self._read()
+
+    @property
+    def published(self) -> PublishedEnsemble | None:
+        return self._published
+
+    def first(self) -> str:
+        """Where to begin, as a connect string. Raises CoordinationUnavailable where nothing is known."""
+        if self._published is not None:
+            return self._published.connect
+        return self._configured or self.look()
+
+    def look(self) -> str:
+        """All addresses that are known, when those of before do not answer; the root is read anew for it."""
+        try:
+            self._read()
+        except EpochlakeError as error:
+            logger.info("where the ZooKeeper ensemble is was not read anew: %s", error)
+        try:
+            self._listen()
+        except EpochlakeError as error:
+            logger.info("nobody else says where the ZooKeeper ensemble is: %s", error)
+        published = "" if self._published is None else self._published.connect
+        chroot = (self._configured or published).partition("/")[2]
+        told = "" if self._heard.published is None else self._heard.published.connect
+        known = (published, told, ",".join(self._heard.servers), self._configured)
+        hosts = [one.partition("/")[0] for one in known]
+        places = [place for one in hosts for place in one.split(",") if place]
+        if not places:
+            raise CoordinationUnavailable(
+                f"where the ZooKeeper ensemble is was not published at {self._root}, and [zookeeper] connect is 'auto'",
+                hint="Name its servers in [zookeeper] connect, for one run of the coordinator at least",
+            )
+        return ",".join(dict.fromkeys(places)) + (f"/{chroot}" if chroot else "")
+
+    def asked_for(self) -> str:
+        return "" if self._published is None else IDENTITY
+
+    def refusal(self, data: bytes | None) -> str:
+        self.refused = self._refusal(data)
+        if self.refused:
+            logger.warning("a ZooKeeper server is not asked: %s", self.refused)
+        return self.refused
+
+    def _refusal(self, data: bytes | None) -> str:
+        published = self._published
+        if published is None:
+            return ""
+        if data is None:
+            return "it has never been published for this cluster"
+        try:
+            return parse_identity(data).refusal(published)
+        except UnknownFormat as error:
+            return error.statement
+
+    def _listen(self) -> None:
+        """Ask the others. What the root says goes before what they say, but for where servers may be."""
+        if self._others is None:
+            return
+        heard = self._others()
+        if heard.published is not None and self._cluster_id not in (None, heard.published.cluster_id):
+            raise InvalidRequest(
+                f"the agents that were asked know the ensemble of cluster {heard.published.cluster_id}"
+            )
+        self._heard = heard
+        if self._published is None:
+            self._published = heard.published
+
+    def _read(self) -> None:
+        try:
+            found = newest(self._storage, self._directory)
+        except StorageUnavailable as error:
+            raise CoordinationUnavailable(
+                f"where the ZooKeeper ensemble is cannot be read: {error.statement}", hint=error.hint
+            ) from error
+        # What was published stays what has to be proved, also when the root goes back to before that or is emptied.
+        if found is not None and self._cluster_id in (None, found.cluster_id):
+            self._published = found

@@ -1,0 +1,117 @@
+"""What is published of an ensemble below a root: the newest that is whole counts, and nothing is written over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from epochlake.metastore.configuration import AUTO, Configuration, ZooKeeperSettings
+from epochlake.metastore.coordination.publication import EnsembleIdentity, Heard, PublishedEnsemble
+from epochlake.metastore.coordination.published import KEPT_DOCUMENTS, keep, newest
+from epochlake.metastore.coordination.whereabouts import Whereabouts
+from epochlake.metastore.errors import CoordinationUnavailable, UnknownFormat
+from epochlake.metastore.root import Root
+from epochlake.placement.errors import EpochlakeError
+
+from tests.support.storages import STORAGE
+
+
+def publication(number: int, connect: str = "zk1:2181", **more: object) -> PublishedEnsemble:
+    made = PublishedEnsemble(number, "c1", "e1", f"seal-{number}", connect, "100000000")
+    return msgspec.structs.replace(made, **more)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root(str(tmp_path))
+
+
+def test_who_comes_late_finds_its_number_taken_and_old_ones_go(root: Root) -> None:
+    assert newest(STORAGE, root.coordination) is None
+    for number in range(1, 8):
+        assert keep(STORAGE, root.coordination, publication(number))
+    assert not keep(STORAGE, root.coordination, publication(7, "late:2181"))
+    assert newest(STORAGE, root.coordination) == publication(7)
+    assert len(list(Path(root.coordination).iterdir())) == KEPT_DOCUMENTS
+
+
+def test_a_publication_that_rots_is_passed_over_wherever_a_byte_changes(root: Root) -> None:
+    assert keep(STORAGE, root.coordination, publication(1))
+    assert keep(STORAGE, root.coordination, publication(2, "zk2:2181"))
+    path = max(Path(root.coordination).iterdir())
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert newest(STORAGE, root.coordination) in (publication(1), publication(2, "zk2:2181"))
+    for at in range(0, len(whole) - 1, 7):
+        path.write_bytes(whole[:at])
+        assert newest(STORAGE, root.coordination) == publication(1)
+    min(Path(root.coordination).iterdir()).write_bytes(b"")
+    with pytest.raises(CoordinationUnavailable, match="cannot be read"):
+        newest(STORAGE, root.coordination)
+
+
+def test_what_a_newer_version_has_published_is_refused_and_not_passed_over(root: Root) -> None:
+    assert keep(STORAGE, root.coordination, publication(1))
+    assert keep(STORAGE, root.coordination, publication(2, format=2))
+    with pytest.raises(UnknownFormat, match="a newer version has published"):
+        newest(STORAGE, root.coordination)
+
+
+def test_an_ensemble_is_the_published_one_when_it_knows_its_seal() -> None:
+    published = publication(7)
+    assert EnsembleIdentity("e1", ("seal-6", "seal-7", "seal-8")).refusal(published) == ""
+    assert "went back" in EnsembleIdentity("e1", ("seal-5", "seal-6")).refusal(published)
+    assert "another ensemble" in EnsembleIdentity("e2", ("seal-1",)).refusal(published)
+
+
+def of(root: Root, connect: str, cluster: str | None = "c1") -> Whereabouts:
+    configuration = Configuration(root=root.uri, zookeeper=ZooKeeperSettings(connect=connect))
+    return Whereabouts(configuration, STORAGE, cluster)
+
+
+def test_published_addresses_come_first_and_the_configured_ones_are_a_second_thought(root: Root) -> None:
+    assert (of(root, "seed:2181/below").first(), of(root, "seed:2181").asked_for()) == ("seed:2181/below", "")
+    with pytest.raises(CoordinationUnavailable, match="was not published"):
+        of(root, AUTO).first()
+    known = of(root, "seed:2181")
+    assert keep(STORAGE, root.coordination, publication(1, "zk1:2181,zk2:2181"))
+    assert known.asked_for() == ""
+    assert known.look() == "zk1:2181,zk2:2181,seed:2181"
+    assert known.asked_for() != "", "what was published meanwhile has to be proved"
+    assert of(root, "seed:2181").first() == of(root, AUTO).look() == "zk1:2181,zk2:2181"
+    assert of(root, "seed:2181", "another cluster").first() == "seed:2181"
+    # A root that is emptied, or goes back, takes nothing of that away.
+    min(Path(root.coordination).iterdir()).unlink()
+    assert known.look() == "zk1:2181,zk2:2181,seed:2181"
+
+
+def test_others_are_asked_when_nobody_answers_and_need_not_know(root: Root) -> None:
+    said = [Heard(publication(3, "zk3:2181"), ("zk4:2181",))]
+
+    def others() -> Heard:
+        if not said:
+            raise EpochlakeError("no agent answers")
+        return said[0]
+
+    configuration = Configuration(root=root.uri, zookeeper=ZooKeeperSettings(connect=AUTO))
+    known = Whereabouts(configuration, STORAGE, "c1", others)
+    assert (known.first(), known.published) == ("zk3:2181,zk4:2181", publication(3, "zk3:2181"))
+    # What the root says goes before, also where it has gone back.
+    assert keep(STORAGE, root.coordination, publication(1))
+    everywhere = "zk1:2181,zk3:2181,zk4:2181"
+    assert (known.look(), known.published) == (everywhere, publication(1))
+    said.clear()
+    assert known.look() == everywhere, "what was heard once is not forgotten"
+    said.append(Heard(publication(3, "zk5:2181", cluster_id="another")))
+    assert known.look() == everywhere
+
+
+def test_it_is_published_in_an_object_store_too() -> None:
+    STORAGE.create_directory("mock://published/root", parents=True)
+    root = Root("mock://published/root")
+    assert newest(STORAGE, root.coordination) is None
+    assert keep(STORAGE, root.coordination, publication(1))
+    assert not keep(STORAGE, root.coordination, publication(1, "late:2181"))
+    assert newest(STORAGE, root.coordination) == publication(1)
