@@ -23,6 +23,7 @@ from epochlake.jobs.exchange.sources import ROWS_OF_PART, in_parts
 from epochlake.jobs.gate.arrow_rows import ArrowRows, rows_to_write
 from epochlake.jobs.gate.row_digests import RowDigest, digested_columns
 from epochlake.jobs.gate.writing import Written
+from epochlake.jobs.replicas.row_values import shown_rows
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import CreateTable
@@ -136,9 +137,9 @@ def _require_key(source: DeltaTable, origin: str, primary_key: Sequence[str]) ->
         raise InvalidRequest(f"{', '.join(empty)} of {origin} is null in some rows, and no key", hint=_OTHER_KEY)
     with suppress(pa.ArrowException):  # types that Arrow does not group by
         keys = rows.group_by(list(primary_key)).aggregate([([], "count_all")])
-        twice = keys.filter(pc.field("count_all") > 1).drop_columns(["count_all"]).slice(0, 1).to_pylist()
-        if twice:
-            raise InvalidRequest(f"rows of {origin} have the same primary key {twice[0]}", hint=_OTHER_KEY)
+        twice = keys.filter(pc.field("count_all") > 1).drop_columns(["count_all"]).slice(0, 1)
+        if twice.num_rows:
+            raise InvalidRequest(f"rows of {origin} have the same primary key {shown_rows(twice)[0]}", hint=_OTHER_KEY)
 
 
 _OTHER_KEY = "Name another --primary-key, or leave it out: one is proposed"

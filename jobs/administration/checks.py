@@ -64,6 +64,7 @@ def validate_checks(
     """
     # Only here: what scans rows brings pandas along, for which commands that read none are not to pay.
     from epochlake.jobs.gate.arrow_reading import question
+    from epochlake.jobs.replicas.row_values import shown_rows
     from epochlake.jobs.replicas.scanning import scan
 
     table = cluster.catch_up().table(full_name)
@@ -83,7 +84,7 @@ def validate_checks(
             for name, check in read.items():
                 false = pa.table(batch).filter(~check.expression)
                 if false.num_rows:
-                    keys = false.select(list(table.primary_key)).slice(0, EXAMPLES).to_pylist()
+                    keys = shown_rows(false.select(list(table.primary_key)).slice(0, EXAMPLES))
                     one = found[name]
                     examples = (*one.examples, *keys)[:EXAMPLES]
                     found[name] = CheckFound(name, one.predicate, one.violated + false.num_rows, examples)

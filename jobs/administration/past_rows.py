@@ -21,8 +21,8 @@ from epochlake.jobs.gate.moments import micros_of, moment_of, words_of_moment
 from epochlake.jobs.gate.routing import named
 from epochlake.jobs.gate.writing import is_acknowledged
 from epochlake.jobs.replicas.reading import ReadPlan
+from epochlake.jobs.replicas.row_values import bare_rows, comparable
 from epochlake.jobs.replicas.scanning import Asked, scan
-from epochlake.jobs.replicas.superseding import bare, comparable
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.consistency import ConsistencyLevel
@@ -343,6 +343,5 @@ def _compared(table: Table, before: pa.Table, after: pa.Table) -> _Found:
 
 def _values(rows: pa.Table) -> list[tuple[object, ...]]:
     """Rows as values that are equal where Spark says so, and can be looked up."""
-    stored = rows.cast(pa.schema([pa.field(field.name, bare(field.type)) for field in rows.schema]))
-    columns = [[comparable(value) for value in column.to_pylist()] for column in stored.columns]
+    columns = [[comparable(value) for value in column.to_pylist()] for column in bare_rows(rows).columns]
     return list(zip(*columns, strict=True))

@@ -27,6 +27,7 @@ from epochlake.metastore.announcing import forget_expired, live_leases
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.storage.clocks import behind
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
 
@@ -76,12 +77,14 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
 
     With `dry_run` they are only counted.
 
-    Nothing that a live pipeline may read is deleted, however old, also where it reads as of an earlier time. Raises
-    CoordinationUnavailable when it cannot be asked which pipelines live.
+    Nothing that a live pipeline may read is deleted, however old, also where it reads as of an earlier time. Nothing is
+    old by the clock of this machine alone, where that is ahead of the root's. Raises CoordinationUnavailable when it
+    cannot be asked which pipelines live.
     """
     if older_than_seconds < 0:
         raise InvalidRequest(f"files cannot be older than {older_than_seconds:g} seconds", hint="Give 0 or more")
-    now = time.time_ns() // 1_000_000
+    there = behind(cluster.storage, cluster.root.uri)
+    now = time.time_ns() // 1_000_000 if there is None else there // 1000
     # The leases first: a pipeline that begins later finds the files of the newest snapshot, which are never deleted.
     leases = live_leases(cluster)
     metadata = cluster.catch_up()
@@ -91,7 +94,7 @@ def sweep(cluster: Cluster, *, older_than_seconds: float = OLDER_THAN_SECONDS, d
         table, volume = place
         clean = _counted if dry_run else vacuum
         return _sweep_replica(
-            cluster.storage, metadata, table, volume, partial(_history_kept, cluster, table, keep, clean)
+            cluster.storage, metadata, table, volume, partial(_history_kept, cluster, table, now, keep, clean)
         )
 
     def clear_one(one: GivenUp) -> SweptReplica | None:
@@ -145,10 +148,10 @@ def _places(metadata: ClusterMetadata) -> list[tuple[Table, VolumeId]]:
 
 
 def _history_kept(
-    cluster: Cluster, table: Table, keep: int, clean: Callable[..., Vacuumed], address: ReplicaAddress
+    cluster: Cluster, table: Table, now: int, keep: int, clean: Callable[..., Vacuumed], address: ReplicaAddress
 ) -> Vacuumed:
     """Clean a replica table of all but what reads as of an earlier time need."""
-    return clean(address, keep, history=kept_origins(cluster.ledger, table, time.time_ns() // 1000))
+    return clean(address, keep, history=kept_origins(cluster.ledger, table, now * 1000))
 
 
 def _counted(address: ReplicaAddress, keep_newer_than_ms: int, *, history: Collection[str] = ()) -> Vacuumed:

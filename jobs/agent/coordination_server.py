@@ -22,7 +22,7 @@ import msgspec
 from epochlake.jobs.agent.home import Home
 from epochlake.jobs.agent.looking import Look
 from epochlake.jobs.agent.processes import configured, ended
-from epochlake.metastore.coordination.ensemble import Server, parse_server, require_startable
+from epochlake.metastore.coordination.ensemble import Server, parse_server, require_preparable
 from epochlake.metastore.coordination.server_answers import LOOK_SECONDS, Answer, ask
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
@@ -46,6 +46,7 @@ STEADY_SECONDS = 60.0
 """A server that has run for so long has not failed to start: the next pause is the first one again."""
 
 LAST_WORDS_BYTES = 4096
+LARGEST_LOG_BYTES = 1_000_000
 
 
 class NotStarted(msgspec.Struct, frozen=True):
@@ -63,7 +64,7 @@ class ServerState(StrEnum):
     """It does not run, and is started again after a pause."""
     STARTING = "starting"
     SILENT = "silent"
-    """It runs, has answered and does not any more."""
+    """It runs and does not answer: any more, or not yet after a minute."""
     LEADER = "leader"
     FOLLOWER = "follower"
     OBSERVER = "observer"
@@ -182,13 +183,16 @@ class CoordinationServer:
     async def _watch(self, look: Look[Answer], ending: asyncio.Future[int]) -> None:
         """Ask the server how it is, until it has ended."""
         answered = False
+        began = time.monotonic()
+        log = Look(lambda: keep_small(self._directory / LOG), "zookeeper-log")
         while not ending.done():
             look.begin()
+            log.begin()
             await asyncio.wait({ending}, timeout=LOOK_EVERY_SECONDS)
             answer = look.last[0]
             if isinstance(answer, Answer):
                 answered = answered or not answer.trouble
-                silent = answered and bool(answer.trouble)
+                silent = bool(answer.trouble) and (answered or time.monotonic() - began > STEADY_SECONDS)
                 self._state = ServerState.SILENT if silent else ServerState.STARTING
                 self._reason = answer.trouble
 
@@ -221,13 +225,29 @@ def next_pause(before: float, ran: float) -> float:
 def asked_for(text: str) -> Server:
     """The server that an agent is asked to run. Raises InvalidRequest."""
     server = parse_server(text)
-    require_startable(server)
+    require_preparable(server)
     if not server.reached_at:
         raise InvalidRequest(
             f"server {server.number} has no address for clients without TLS, by which its agent could ask how it is",
             hint="Name its port after a semicolon: '4=zk4:2888:3888;2181'",
         )
     return server
+
+
+def keep_small(log: Path) -> None:
+    """Put the end of what a server has written aside once it is too much, in place of what was put aside before:
+    whoever reaches its ports makes it write. It goes on in the same file, to which it appends. Raises OSError.
+    """
+    size = _size_of(log)
+    if size <= LARGEST_LOG_BYTES:
+        return
+    try:
+        with open(log, "rb") as file:
+            file.seek(size - LARGEST_LOG_BYTES)
+            log.with_suffix(".log.1").write_bytes(file.read(LARGEST_LOG_BYTES))
+    finally:
+        # Also on a disk that is full.
+        os.truncate(log, 0)
 
 
 def _why(said: bytes) -> str:

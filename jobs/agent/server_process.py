@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import msgspec
-from epochlake.jobs.agent.coordination_server import LOCK, LOG, NotStarted
+from epochlake.jobs.agent.coordination_server import LOCK, LOG, NotStarted, keep_small
 from epochlake.jobs.agent.processes import tell_agent
 from epochlake.jobs.upkeep.coordination_members import Ensemble
 from epochlake.metastore import configuration as configurations
@@ -24,12 +24,12 @@ from epochlake.metastore.configuration import PREFIX, Configuration
 from epochlake.metastore.coordination.embedded.files import lock_within
 from epochlake.metastore.coordination.embedded.jars import ZooKeeperMissing
 from epochlake.metastore.coordination.embedded.server import die_with_parent
-from epochlake.metastore.coordination.ensemble import Server, parse_server
+from epochlake.metastore.coordination.ensemble import EnsembleConfiguration, Server, parse_server
 from epochlake.metastore.coordination.server_files import (
     has_to_be_prepared,
-    known_servers,
     require_own,
     start_command,
+    stored,
     write_server_files,
 )
 from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable
@@ -39,7 +39,6 @@ from epochlake.placement.errors import EpochlakeError
 
 LOCK_SECONDS = 10.0
 """How long the server of an agent that was killed may take to be gone."""
-LARGEST_LOG_BYTES = 1_000_000
 
 JAVA_OPTIONS = (
     "-Xms16m",
@@ -68,26 +67,27 @@ def made_ready(configuration: Configuration, directory: str, server: Server) -> 
         ) from error
     storage = Storage(configuration.storage)
     require_own(storage, directory, server)
-    members = _members(configuration)
-    if has_to_be_prepared(server, known_servers(storage, directory), members):
-        write_server_files(storage, directory, server, members or (), configuration.zookeeper.operator)
+    ensemble = _ensemble(configuration)
+    if has_to_be_prepared(server, stored(storage, directory), ensemble):
+        members = () if ensemble is None else ensemble.servers
+        write_server_files(storage, directory, server, members, configuration.zookeeper.operator)
     return command
 
 
-def _members(configuration: Configuration) -> tuple[Server, ...] | None:
-    """The members of the ensemble of the configuration; None where it does not answer."""
+def _ensemble(configuration: Configuration) -> EnsembleConfiguration | None:
+    """The ensemble of the configuration, as it says itself; None where it does not answer."""
     try:
         with Ensemble(configuration) as ensemble:
-            members = ensemble.mover.configuration().servers
+            found = ensemble.mover.configuration()
     except CoordinationUnavailable as error:
         logging.getLogger(__name__).warning("%s", error)
         return None
-    if not members:
+    if not found.servers:
         raise ConfigurationError(
             f"the ZooKeeper at {configuration.zookeeper.connect} is one server alone, and no ensemble",
             hint="Begin an ensemble by `epochlake metadata prepare-server --alone`, and name that",
         )
-    return members
+    return found
 
 
 def locked(directory: Path) -> None:
@@ -131,8 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _log_of(directory: Path) -> int:
     log = directory / LOG
-    if log.exists() and log.stat().st_size > LARGEST_LOG_BYTES:
-        log.replace(log.with_suffix(".log.1"))
+    keep_small(log)
     return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
 

@@ -227,6 +227,10 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
     generation from others. Where the generation has ended, nothing comes any more.
     """
 
+    def __init__(self, options: ReadOptions, given: Given) -> None:
+        super().__init__(options, given)
+        self._held = False
+
     def initialOffset(self) -> dict[str, Any]:
         """Before the first change that is asked for."""
         with as_spark_says(), self._options.open() as cluster:
@@ -241,7 +245,9 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
                     hint=f"They end at {tail}",
                 )
             first = stream.first if after is None else after
-            return self._offset(stream, first if part is None else max(first, part.first))
+            offset = self._offset(stream, first if part is None else max(first, part.first))
+            self._hold(cluster, stream, offset)
+            return offset
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The newest position; of a generation that has ended its end."""
@@ -249,6 +255,7 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
             metadata = cluster.catch_up()
             stream = open_stream(cluster, metadata, self._options.table)
             self._require_same_part(start)
+            self._hold(cluster, stream, start)
             newest = stream.index.tail().position
             part = self._part(stream, metadata)
             if part is not None:
@@ -271,6 +278,7 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
                         stream.index.tail().position,
                     )
                 require_same(stream.index, Reader("of Spark", offset["position"], offset["write"], 0))
+            self._hold(cluster, stream, start)
             part = self._part(stream, metadata)
             return self._tasks(cluster.storage, stream, start["position"], end["position"], part)
 
@@ -284,6 +292,26 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
             with as_spark_says(), self._options.open() as cluster:
                 stream = open_stream(cluster, cluster.catch_up(), self._options.table)
                 Readers(cluster.storage, stream.index).tell(self._options.reader, end["position"], self._key)
+
+    def _hold(self, cluster: Cluster, stream: OpenStream, start: dict[str, Any]) -> None:
+        """From where a query begins, or goes on, nothing is dropped that the option `reader` has not read.
+
+        Spark commits a micro-batch when it plans the next one, so the last one of a run that ends is committed by
+        the next run: till then nobody would know the reader of the first run. A checkpoint that was restored from a
+        copy goes on before what its reader has told. What is gone is told by `partitions`, and cannot be held.
+        """
+        name, position = self._options.reader, start["position"]
+        if name is None or self._held or start["stream"] != stream.stream_id:
+            return
+        self._held = True
+        readers, key = Readers(cluster.storage, stream.index), self._key
+        known = readers.of(name)
+        if known is not None and (known.part or None) != key:
+            return  # `commit` says whether one stream may follow the other
+        if known is not None and stream.first <= known.position <= position:
+            return
+        if stream.first <= position <= stream.index.tail().position:
+            readers.set(name, position, key)
 
     @property
     def _key(self) -> tuple[int, int] | None:

@@ -101,7 +101,7 @@ def _given(rows: object, table: Table, columns: Sequence[Column]) -> pa.Table:
         return pa.table(rows)
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows])
-    raise _not_rows(rows, table)
+    raise _not_rows(rows, table, columns)
 
 
 def _of_mappings(rows: Sequence[object], table: Table, columns: Sequence[Column]) -> pa.Table:
@@ -110,7 +110,7 @@ def _of_mappings(rows: Sequence[object], table: Table, columns: Sequence[Column]
     names: dict[str, None] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise _not_rows(row, table, f"row {number} of the rows")
+            raise _not_rows(row, table, columns, number)
         names |= dict.fromkeys(map(str, row))
     declared = {column.name: column for column in columns}
     arrays = {}
@@ -121,7 +121,7 @@ def _of_mappings(rows: Sequence[object], table: Table, columns: Sequence[Column]
         lacking = next((number for number, row in enumerate(rows) if name not in row), None)  # type: ignore[operator]
         if lacking is not None:
             raise misfit(table, [f"column {name} is missing in row {lacking}, and other rows have it"])
-        arrays[name] = _of_values([row[name] for row in rows], declared[name], table)  # type: ignore[index]
+        arrays[name] = _of_values([row[name] for row in rows], declared[name], table, columns)  # type: ignore[index]
     return pa.table(arrays)
 
 
@@ -135,20 +135,20 @@ def _of_pandas(frame: pd.DataFrame, table: Table, columns: Sequence[Column]) -> 
             arrays.append(pa.array(series, from_pandas=True))
         elif name in declared:
             values = [None if missing else value for value, missing in zip(series, series.isna(), strict=True)]
-            arrays.append(_of_values(values, declared[name], table))
+            arrays.append(_of_values(values, declared[name], table, columns))
         else:
             arrays.append(pa.nulls(len(frame)))
     return pa.table(arrays, names=names)
 
 
-def _of_values(values: Sequence[object], column: Column, table: Table) -> pa.Array:
+def _of_values(values: Sequence[object], column: Column, table: Table, columns: Sequence[Column]) -> pa.Array:
     fields = fields_of(column)
     if fields is not None:
         values = [completed_struct(value, fields) for value in values]
     try:
         return array_of(values, arrow_type(column.type))
     except UnfitValue as error:
-        raise misfit(table, [f"column {column.name} is {canonical(column.type)}: {error}"]) from error
+        raise misfit(table, [f"column {column.name} is {canonical(column.type)}: {error}"], columns) from error
 
 
 def _as_declared(given: pa.Table, table: Table, columns: Sequence[Column]) -> pa.Table:
@@ -192,15 +192,19 @@ def _cast(values: pa.ChunkedArray, column: Column, table: Table) -> pa.ChunkedAr
         raise misfit(table, [f"{problem}: {words_of(error)}"]) from error
 
 
-def _not_rows(rows: object, table: Table, what: str = "the rows") -> InvalidRequest:
+def _not_rows(rows: object, table: Table, columns: Sequence[Column], row: int | None = None) -> InvalidRequest:
+    """The error for what are no rows; `columns`: those that are asked for, `row`: the number of one that is none."""
     kind = type(rows).__name__
     of_spark = _module(rows) == "pyspark"
+    whose = "keys" if len(columns) < len(table.columns) else "rows"
     return InvalidRequest(
-        f"{what} for table {table.full_name} {'is' if what != 'the rows' else 'are'} a {kind}"
-        f"{' of Spark' if of_spark else ''}, and have to be of Arrow, of pandas, or a list of dicts",
+        f"{f'the {whose}' if row is None else f'row {row} of the {whose}'} for table {table.full_name} "
+        f"{'are' if row is None else 'is'} a {kind}{' of Spark' if of_spark else ''}, and have to be of Arrow, of "
+        "pandas, or a list of dicts",
         hint="Write it with cluster.pipeline(…, spark)"
         if of_spark
-        else f"Give a pyarrow.Table with the columns {', '.join(column.name for column in table.columns)}",
+        else f"Give a pyarrow.Table with {'the columns' if columns[1:] else 'the column'} "
+        f"{', '.join(column.name for column in columns)}",
     )
 
 

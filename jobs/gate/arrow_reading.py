@@ -20,8 +20,9 @@ from epochlake.jobs.gate.expiry import bounds_of, live_rows
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.moments import micros_of
 from epochlake.jobs.replicas.counting import count_of
+from epochlake.jobs.replicas.row_values import NO_WORD, comparables
 from epochlake.jobs.replicas.scanning import Asked, scan
-from epochlake.jobs.replicas.superseding import comparable, judged_by
+from epochlake.jobs.replicas.superseding import judged_by
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.errors import EpochlakeError, InvalidRequest, words_of
 from epochlake.placement.tokens import Interval
@@ -43,7 +44,7 @@ _MAY_BE_DAMAGE = (EpochlakeError, pa.ArrowException, OSError)
 
 
 class Keys(NamedTuple):
-    """Keys that are asked for: `windows` have their tokens, `values` them as `comparable`."""
+    """Keys that are asked for: `windows` have their tokens, `values` them as `comparables`."""
 
     windows: Sequence[Interval]
     values: Collection[object]
@@ -132,7 +133,14 @@ def round_damage(read: Callable[[], T]) -> T:
 
 def _only(batches: Iterator[pa.RecordBatch]) -> Mapping[str, object] | None:
     """The row of one key: there is no other one."""
-    return next((row for batch in list(batches) for row in batch.to_pylist()), None)
+    found = [batch for batch in list(batches) if batch.num_rows]
+    try:
+        return next((row for batch in found for row in batch.to_pylist()), None)
+    except NO_WORD as error:
+        raise InvalidRequest(
+            f"the row has a value that Python has no word for: {words_of(error)}",
+            hint="Ask for it with `scan(…, keys=…)`, which gives it as Arrow",
+        ) from error
 
 
 def count_all(gate: Gate, of: Question, consistency: str | None, spark: SparkSession | None = None) -> int:
@@ -216,6 +224,12 @@ def _needed(table: Table, where: object, declared: pa.Schema) -> tuple[str, ...]
             f"a filter of table {table.full_name} is a {type(where).__name__}",
             hint="Give an expression of Arrow: pyarrow.compute.field('delay') > 30",
         )
+    if _counts_columns(where):
+        raise InvalidRequest(
+            f"a filter of table {table.full_name} names a column by its place, and a read has only the columns that it "
+            "needs",
+            hint=f"Name it: pyarrow.compute.field({declared.names[0]!r})",
+        )
     # Of no rows at all Arrow compares what cannot be compared.
     one = pa.table([pa.nulls(1, field.type) for field in declared], schema=declared)
     try:
@@ -229,6 +243,15 @@ def _needed(table: Table, where: object, declared: pa.Schema) -> tuple[str, ...]
             f"this filter cannot be applied to rows of table {table.full_name}: {words_of(error)}", hint=hint
         ) from error
     return tuple(name for name in declared.names if not _applies(where, one.drop_columns([name])))
+
+
+def _counts_columns(where: pc.Expression) -> bool:
+    """Whether an expression has `field(0)` in it: Arrow can store none such. In its text a value may look like one."""
+    try:
+        where.__reduce__()
+    except pa.ArrowNotImplementedError as error:
+        return "field_ref" in str(error)
+    return False
 
 
 def _applies(where: pc.Expression, rows: pa.Table) -> bool:
@@ -245,4 +268,4 @@ def _keys(table: Table, keys: object) -> Keys:
     if nulls:
         raise InvalidRequest(f"a key of table {table.full_name} has no {', '.join(nulls)}: a key is never null")
     tokens = np.unique(hashes(rows)).tolist()
-    return Keys([(token, token) for token in tokens], {comparable(row) for row in rows.to_pylist()})
+    return Keys([(token, token) for token in tokens], set(comparables(rows)))

@@ -22,6 +22,7 @@ from epochlake.jobs.gate.expiry import bounds_of, live_rows
 from epochlake.jobs.replicas.change_entries import ChangeEntry
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_reading import CHANGE, DELETE, LATE, Wanted, changes_of
+from epochlake.jobs.replicas.row_values import bare_rows
 from epochlake.jobs.replicas.schema import WRITTEN_AT
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage.storage import Storage
@@ -159,7 +160,8 @@ class RowsBefore:
         return self._as_of(self._rows.schema.names, given, time)
 
     def _keys_of(self, rows: pa.RecordBatch | pa.Table) -> list[Key]:
-        return list(zip(*(rows.column(name).to_pylist() for name in self._key), strict=True))
+        keys = bare_rows(rows.select(self._key))
+        return list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
 
 
 def require_replaced_rows(table: Table) -> None:

@@ -31,7 +31,7 @@ def conform_keys(df: DataFrame, table: Table) -> DataFrame:
     """The primary key of `df`, with every other column of the table null: the rows of a delete."""
     keys = [column for column in table.columns if column.name in table.primary_key]
     require_dataframe(df, table, keys)
-    selected = _selected(df.select(*[c for c in df.columns if c in table.primary_key]), table, keys)
+    selected = _selected(df.select(*[f"`{name}`" for name in df.columns if name in table.primary_key]), table, keys)
     return selected.select(
         *[
             F.col(f"`{column.name}`") if column in keys else F.lit(None).cast(column.type).alias(column.name)

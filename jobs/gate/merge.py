@@ -38,8 +38,8 @@ from epochlake.jobs.gate.row_digests import (
     type_then,
 )
 from epochlake.jobs.gate.rows import Rows
+from epochlake.jobs.replicas.row_values import bare_rows, comparables
 from epochlake.jobs.replicas.scanning import scan
-from epochlake.jobs.replicas.superseding import comparable
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest
@@ -327,10 +327,10 @@ def _among(there: pa.Table, keys: pa.Table, table: Table) -> np.ndarray[tuple[in
     """Which keys that are there are among others."""
     names = list(table.primary_key)
     found = np.isin(hashes(there.select(names)), hashes(keys))
-    wanted = {comparable(key) for key in keys.to_pylist()}
+    wanted = set(comparables(keys))
     suspects = np.flatnonzero(found)
-    for number, key in zip(suspects.tolist(), there.select(names).take(pa.array(suspects)).to_pylist(), strict=True):
-        found[number] = comparable(key) in wanted
+    for number, key in zip(suspects.tolist(), comparables(there.select(names).take(pa.array(suspects))), strict=True):
+        found[number] = key in wanted
     return found
 
 
@@ -351,7 +351,7 @@ def _files_of(plan: Any) -> frozenset[str]:
 
 def _sorted(rows: pa.Table) -> list[str]:
     """Rows as what can be compared, whatever their order, and numbers that are none."""
-    return sorted(map(repr, rows.to_pylist()))
+    return sorted(map(repr, bare_rows(rows).to_pylist()))
 
 
 def _counted(source: pa.Table) -> Count:

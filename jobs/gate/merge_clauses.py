@@ -18,7 +18,7 @@ from epochlake.jobs.gate.fitting import misfit, what_became
 from epochlake.jobs.gate.merge_expressions import SOURCE, TARGET, expression_of
 from epochlake.jobs.gate.merge_journal import MergeCounts
 from epochlake.jobs.replicas.file_columns import filled
-from epochlake.jobs.replicas.superseding import comparable
+from epochlake.jobs.replicas.row_values import comparables, shown_rows
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest, words_of
 from msgspec import UNSET
@@ -55,8 +55,10 @@ def require_fitting_source(source: pa.Table, table: Table) -> pa.Table:
             raise InvalidRequest(f"the source of a merge into {table.full_name} has rows without {name}, of the key")
         source = source.set_column(source.column_names.index(name), name, keys.column(name))
     seen: set[object] = set()
-    for key in source.select(list(table.primary_key)).to_pylist():
-        if (one := comparable(key)) in seen:
+    keys = source.select(list(table.primary_key))
+    for number, one in enumerate(comparables(keys)):
+        if one in seen:
+            [key] = shown_rows(keys.slice(number, 1))
             raise InvalidRequest(
                 f"two rows of the source of a merge into {table.full_name} have the key {key}, and nothing says which "
                 "one counts",
@@ -162,8 +164,8 @@ def changes(source: pa.Table, target: pa.Table, clauses: Sequence[Clause], table
 def _matches(source: pa.Table, target: pa.Table, table: Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """For each row of the source the number of the target's row with its key; -1: there is none."""
     keys = list(table.primary_key)
-    rows = {comparable(key): number for number, key in enumerate(target.select(keys).to_pylist())}
-    found = [rows.get(comparable(key), -1) for key in source.select(keys).to_pylist()]
+    rows = {key: number for number, key in enumerate(comparables(target.select(keys)))}
+    found = [rows.get(key, -1) for key in comparables(source.select(keys))]
     return np.array(found, dtype=np.int64)
 
 

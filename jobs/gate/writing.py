@@ -6,7 +6,7 @@ A named batch is decided before any of it is committed, so that it lands once ho
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -507,18 +507,15 @@ class Writing:
         announce = partial(self._announce, table, announced) if kept_at and announced is not None else None
         return plan.written_at, rows.stage(plan, digest=digest, announce=announce)
 
-    def _announce(self, table: Table, level: ConsistencyLevel, staged: Sequence[StagedFile]) -> Callable[[], None]:
-        """Put a write among those that may land while it is staged: it is on the disk by what this returns. Both raise
-        StorageUnavailable.
-        """
+    def _announce(self, table: Table, level: ConsistencyLevel, staged: Sequence[StagedFile]) -> None:
+        """Put a write among those that may land while it is staged. Raises StorageUnavailable."""
         self._forget_ahead()
         stream = self._planning.metadata.change_streams.by_table[table.table_id]
         index = self._cluster.change_indexes.of(stream)
         # Known here before it is put, so that it is taken away should that fail.
         self._ahead = PutIntent(index, new_intent(None, staged, level.value, self._name, self._app_id))
         intents = Intents(self._cluster.storage, index)
-        self._ahead, sync = intents.announce(self._ahead.intent, self._planning.metadata.epoch)
-        return sync
+        self._ahead = intents.announce(self._ahead.intent, self._planning.metadata.epoch)
 
     def _forget_ahead(self) -> None:
         """Take away what was put of a write that is staged anew, or not landed."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 
 import msgspec
 from epochlake.jobs.replicas.change_index import ChangeIndex, ReadyEntry, forget_ready
@@ -79,33 +78,30 @@ class Intents:
         lacking = self._lacking(intent)
 
         def keep(staged: StagedFile | None) -> None:
-            return self._announce(intent, lacking)() if staged is None else self._keep(metadata, table, staged)
+            return self._announce(intent, lacking) if staged is None else self._keep(metadata, table, staged)
 
         ThreadWorkers(THREADS).run(keep, [None, *lacking])
 
-    def announce(self, intent: Intent, epoch: int) -> tuple[PutIntent, Callable[[], None]]:
+    def announce(self, intent: Intent, epoch: int) -> PutIntent:
         """Store the intent, and its entry in the index, made ready for a landing that is judged at `epoch`.
 
-        What comes with it has the disk have both, and those copies that there are; `complete` stores the others.
+        Both are on the disk when this returns, and those copies that there are; `complete` stores the others.
         """
         lacking, ready = self._lacking(intent), None
         with suppress(StorageUnavailable):  # it does without
             files = [staged.file for staged in intent.files]
             ready = self._index.write_ready(intent.write_id, files, epoch=epoch, level=intent.level, by=intent.by)
         try:
-            sync = self._announce(intent, lacking, [] if ready is None else [ready.prepared])
+            self._announce(intent, lacking, [] if ready is None else [ready.prepared])
         except BaseException:
             if ready is not None:
                 forget_ready(self._storage, ready)
             raise
-        return PutIntent(self._index, intent, ready, not lacking), sync
+        return PutIntent(self._index, intent, ready, not lacking)
 
-    def _announce(
-        self, intent: Intent, lacking: Sequence[StagedFile], beside: Sequence[str] = ()
-    ) -> Callable[[], None]:
-        """Nobody else has its name, and who finds it torn leaves it: so its bytes and its name are synced together, by
-        what this returns. So are its copies, whoever has stored them, and may not have come to their sync, and what is
-        given `beside` it.
+    def _announce(self, intent: Intent, lacking: Sequence[StagedFile], beside: Sequence[str] = ()) -> None:
+        """Nobody else has its name, and who finds it torn leaves it: so its bytes and its name are synced together. So
+        are its copies, whoever has stored them, and may not have come to their sync, and what is given `beside` it.
         """
         uri = self._uri(intent)
         self._index.make_directory(OPEN)
@@ -113,7 +109,7 @@ class Intents:
         there = [staged.file for staged in intent.files if staged not in lacking and staged.file.rows]
         uris = [self._index.data_uri(file) for file in there]
         directories = [self._directory, *([self._index.data_directory] if uris else [])]
-        return partial(self._storage.sync_always, [uri, *uris, *beside], directories)
+        self._storage.sync_always([uri, *uris, *beside], directories)
 
     def complete(self, metadata: ClusterMetadata, table: Table, intent: Intent) -> None:
         """Store the copies that an intent lacks. Raises as `put`."""

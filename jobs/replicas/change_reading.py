@@ -21,9 +21,10 @@ from epochlake.jobs.replicas.file_columns import FileColumns, columns_to_read
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.footer_groups import MAGIC
 from epochlake.jobs.replicas.intervals import meet
+from epochlake.jobs.replicas.row_values import bare_rows
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import DamagedBytes, read_seal, require_intact
-from epochlake.jobs.replicas.superseding import bare, has_newer, judged_by
+from epochlake.jobs.replicas.superseding import has_newer, judged_by
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage import failures
@@ -133,13 +134,9 @@ def _late(storage: Storage, index: ChangeIndex, entry: ChangeEntry, file: DataFi
     deleted = np.concatenate([part.column(DELETED).to_numpy().astype(bool) for part in parts])
     written = np.concatenate([part.column(WRITTEN_AT).to_numpy() for part in parts])
     order = np.lexsort((rank, deleted, written, tokens))
-    keys = pa.concat_tables([_bare(part.select(told_by)) for part in parts])
+    keys = pa.concat_tables([bare_rows(part.select(told_by)) for part in parts])
     newer_rows: NDArray[np.bool_] = has_newer(keys, tokens, order)[: file.rows]
     return newer_rows
-
-
-def _bare(rows: pa.Table) -> pa.Table:
-    return rows.cast(pa.schema([pa.field(field.name, bare(field.type)) for field in rows.schema]))
 
 
 def _read(

@@ -23,6 +23,7 @@ from epochlake.jobs.replicas.generated_rows import NotGenerated, completed
 from epochlake.jobs.replicas.replica import ReplicaAddress, require_replica
 from epochlake.jobs.replicas.row_checks import violation
 from epochlake.jobs.replicas.row_groups import RowGroups
+from epochlake.jobs.replicas.row_values import bare_rows, shown_rows
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import SealedWriter
 from epochlake.jobs.replicas.sharing import shared
@@ -80,13 +81,12 @@ class RowsRefused(Exception):
 def encode_rows(
     plan: StagingPlan,
     batches: Iterable[pa.RecordBatch],
-    announce: Callable[[Sequence[pa.RecordBatch]], Callable[[], None]] | None = None,
+    announce: Callable[[Sequence[pa.RecordBatch]], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: rows with `_token`, in token order, in; rows of RESULT out.
 
     Rows that come with `_deleted` say each by itself whether it is a tombstone; others are what the plan says.
-    `announce` is told of all that is stored before the disks have it, and stores what is to be synced with it, copies
-    included, by what it returns.
+    `announce` is told of all that is stored while the replicas' disks take it, and has the root's disk have the copies.
     """
     replicas = Replicas(plan.storage, plan.kept_at)
     routing, batches = shared(plan, batches)
@@ -278,13 +278,13 @@ class Replicas:
     ) -> dict[VolumeId, str]:
         """Store the same bytes on all of them, side by side; the ones that failed, with the reason."""
         self._sync_last()
-        copied = self._background.submit(self._store_copy, file_id, data) if self._copying else None
-        reasons = self._background.map(lambda replica: self._store_on(replica, label, file_id, data), replicas)
+        begun = [self._background.submit(self._store_on, replica, label, file_id, data) for replica in replicas]
+        self._last_copy = self._store_copy(file_id, data) if self._copying else ""
+        reasons = [one.result() for one in begun]
         failed = {replica.volume_id: reason for replica, reason in zip(replicas, reasons, strict=True) if reason}
         for replica in replicas:
             if replica.volume_id not in failed:
                 self._last[replica.volume_id] = places.join(replica.uri, path_of(label, file_id))
-        self._last_copy = "" if copied is None else copied.result()
         return failed
 
     def _sync_last(self) -> None:
@@ -296,41 +296,43 @@ class Replicas:
         if copy:
             self._copies.append((copy, self._background.submit(self._storage.sync_always, [copy])))
 
-    def sync(self, beside: Callable[[], Callable[[], None]] | None = None) -> dict[VolumeId, str]:
+    def sync(self, beside: Callable[[], None] | None = None) -> dict[VolumeId, str]:
         """Wait until the disks have all that was stored, and its names; the replicas that failed, with the reason.
 
-        `beside` stores what is to be synced with it, by what it returns: a disk that is asked for all at once writes
-        its journal once.
+        `beside` has the disk have the last copies, with what it stores itself, while those of the replicas are busy.
         """
         failed: dict[VolumeId, str] = {}
-        sync_beside = None if beside is None else beside()
         last, self._last = self._last, {}
         for volume, directories in self._directories.items():
             files = [last[volume]] if volume in last else []
             self._syncs.append((volume, self._background.submit(self._storage.sync_data, files, sorted(directories))))
-        copies = [synced for _, synced in self._copies]
-        if sync_beside is not None:
-            copies.append(self._background.submit(sync_beside))
-        elif self._last_copy or copies:
-            last_copy = [self._last_copy] if self._last_copy else []
-            copies.append(self._background.submit(self._storage.sync_always, last_copy, [self._kept_at]))
+        self._sync_copies(beside)
         for volume, synced in self._syncs:
             try:
                 synced.result()
             except StorageUnavailable as error:
                 failed.setdefault(volume, str(error))
-        for synced in copies:
-            try:
-                synced.result()
-            except StorageLate:
-                raise
-            except StorageUnavailable:
-                for copy in (*(copy for copy, _ in self._copies), *filter(None, [self._last_copy])):
-                    self._forget_copy(copy)
-                if sync_beside is not None:
-                    raise  # it was told of these copies
-        self._syncs, self._copies, self._last_copy = [], [], ""
+        self._syncs = []
         return failed
+
+    def _sync_copies(self, beside: Callable[[], None] | None) -> None:
+        """Wait until the disk has all copies; those that it does not take are deleted."""
+        earlier, self._copies = self._copies, []
+        last, self._last_copy = [self._last_copy] if self._last_copy else [], ""
+        try:
+            if beside is not None:
+                beside()
+            elif last or earlier:
+                self._storage.sync_always(last, [self._kept_at])
+            for _, synced in earlier:
+                synced.result()
+        except StorageLate:
+            raise
+        except StorageUnavailable:
+            for copy in [*(copy for copy, _ in earlier), *last]:
+                self._forget_copy(copy)
+            if beside is not None:
+                raise  # it was told of these copies
 
     def close(self) -> None:
         self._background.close()
@@ -413,16 +415,17 @@ def _refuse_duplicates(rows: pa.Table, last: pa.Table | None, table: Table) -> p
     tokens = keys.column(TOKEN).to_numpy()
     same = np.flatnonzero(tokens[1:] == tokens[:-1])
     if len(same):
-        suspects = keys.take(np.union1d(same, same + 1)).select(list(table.primary_key)).to_pylist()
+        suspects = keys.take(np.union1d(same, same + 1)).select(list(table.primary_key))
         seen: set[str] = set()
-        for key in suspects:
-            if repr(key) in seen:
+        for number, stored in enumerate(bare_rows(suspects).to_pylist()):
+            if repr(stored) in seen:
+                [key] = shown_rows(suspects.slice(number, 1))
                 raise RowsRefused(
                     f"cannot write to {table.full_name}: two of the rows given have the same primary key {key}, and "
                     f"nothing says which one counts",
                     hint="Keep one row for each key",
                 )
-            seen.add(repr(key))
+            seen.add(repr(stored))
     return keys.slice(int(np.searchsorted(tokens, tokens[-1])))
 
 

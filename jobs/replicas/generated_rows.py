@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.replicas.column_types import arrow_type
 from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
+from epochlake.jobs.replicas.row_values import shown_rows
 from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.struct_columns import FIELD_ID
 from epochlake.metastore.metadata.model import Column, Table
@@ -150,9 +151,9 @@ def _require_same(
     wrong = pc.indices_nonzero(pc.invert(same))
     if len(wrong):
         first = wrong[0].as_py()
-        key = {
-            name: rows.column(name)[first].as_py() for name in generation.table.primary_key if name in rows.schema.names
-        }
+        [key] = shown_rows(
+            rows.slice(first, 1).select([name for name in generation.table.primary_key if name in rows.schema.names])
+        )
         raise NotGenerated(
             f"{one} has another value in at least {len(wrong)} of the rows given: of {key} it is "
             f"{_said(computed[first])}, and not {_said(given[first])}",

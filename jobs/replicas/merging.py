@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from epochlake.jobs.replicas.arrow_maps import map_in_arrow
 from epochlake.jobs.replicas.derived_tokens import key_in_files
 from epochlake.jobs.replicas.encoding import OpenFile, Replicas
 from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
@@ -104,7 +105,7 @@ def merge_with_spark(spark: SparkSession) -> Merger:
     """A merger that reads, merges and encodes in one Spark job; ranges side by side, spilling what does not fit."""
 
     def merge(plan: MergePlan) -> list[MergedFile]:
-        rows = _merged_rows(spark, plan).mapInArrow(partial(_encoded, plan), "merged string").toArrow()
+        rows = map_in_arrow(_merged_rows(spark, plan), partial(_encoded, plan), "merged string").toArrow()
         return [msgspec.json.decode(one, type=decodable(MergedFile)) for one in rows.column(0).to_pylist()]
 
     return merge

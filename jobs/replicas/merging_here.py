@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 from epochlake.jobs.replicas.file_columns import columns_to_read
 from epochlake.jobs.replicas.merging import MergedFile, MergePlan, RangeMerge, Source, encode
+from epochlake.jobs.replicas.row_values import bare_rows
 from epochlake.jobs.replicas.run_files import rows_of_file
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
-from epochlake.jobs.replicas.superseding import bare, has_newer
+from epochlake.jobs.replicas.superseding import has_newer
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage.storage import Storage
@@ -137,7 +138,7 @@ def _counting(table: Table, parts: Sequence[pa.Table], ranks: Sequence[int]) -> 
     deleted = rows.column(DELETED).to_numpy().astype(bool)
     order = np.lexsort((rank, deleted, rows.column(WRITTEN_AT).to_numpy(), tokens))
     keys = rows.select(list(table.primary_key))
-    older = has_newer(keys.cast(pa.schema([pa.field(key.name, bare(key.type)) for key in keys.schema])), tokens, order)
+    older = has_newer(bare_rows(keys), tokens, order)
     return rows.take(pa.array(order[~older[order]]))
 
 

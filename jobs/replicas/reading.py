@@ -42,6 +42,7 @@ from epochlake.jobs.replicas.superseding import (
     tell_superseded,
 )
 from epochlake.jobs.replicas.telling import positions_of, tell_here, words_of_files
+from epochlake.jobs.workers.background import Background
 from epochlake.metastore.metadata.model import Column as TableColumn
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.storage import places
@@ -146,16 +147,19 @@ def read_plan(spark: SparkSession, table: Table, plan: ReadPlan, names: Sequence
     """
     columns = [column.name for column in table.columns] if names is None else names
     if plan.merged and is_told_here(plan):
-        told = tell_here(judged_by(table), plan.tasks)
+        # Spark looks at the files meanwhile, which takes as long.
+        telling = Background(1).submit(tell_here, judged_by(table), plan.tasks)
+        scanned = _scanned(spark, table, plan)
+        told = telling.result()
         if sum(one.count for one in told) <= NAMED_POSITIONS:
-            return _without(spark, table, plan, columns, _named(positions_of(told)))
+            return _without(scanned, columns, _named(positions_of(told)))
         rows = {run.name: run.copy.file.rows for run in _merged_runs(plan)}
         files = {one.file for one in told}
         if len(files) <= LOOKED_UP and sum(rows[name] for name in files) <= LOOKED_UP_ROWS:
             sizes = {copy.file.path.rpartition("/")[2]: copy.file.size for copy in plan.copies}
             conditions = plan.copies[0].address.storage.kept(Conditions)
             counts = conditions.looked_up(spark, words_of_files(told, rows), sizes)
-            return _without(spark, table, plan, columns, counts)
+            return _without(scanned, columns, counts)
         return _rows_of(spark, table, plan, columns, partial(_not_superseded, told=told))
     merged_rows = sum({run.name: run.copy.file.rows for run in _merged_runs(plan)}.values())
     return _rows_of(spark, table, plan, columns, _not_superseded if merged_rows <= MOST_TOLD_ROWS else _ranked)
@@ -208,10 +212,8 @@ def _unmerged(
     return [frame.selectExpr(*_quoted(names)) for frame in frames]
 
 
-def _without(
-    spark: SparkSession, table: Table, plan: ReadPlan, names: Sequence[str], counts: Column | None
-) -> DataFrame:
-    """The rows of a plan of which `counts` is true, which its scan finds out; None: all of them count.
+def _scanned(spark: SparkSession, table: Table, plan: ReadPlan) -> tuple[list[DataFrame], list[DataFrame]]:
+    """The rows of a plan before it is told which ones do not count: of files of which that is told, and of others.
 
     Files that can hold the same key are scanned with those that cannot: each scan costs as much as reading many rows.
     """
@@ -221,10 +223,18 @@ def _without(
     for scan in (*beside, *plan.merged):
         paths[scan.intervals] += scan.paths
     scans = [Scan(tuple(found), intervals) for intervals, found in sorted(paths.items())]
-    frames = [scan_rows(spark, table, scan, live=deletes) for scan in scans]
-    if counts is not None:
-        frames = [frame.where(counts) for frame in frames]
-    frames += [scan_rows(spark, table, scan, live=not deletes) for scan in apart]
+    return (
+        [scan_rows(spark, table, scan, live=deletes) for scan in scans],
+        [scan_rows(spark, table, scan, live=not deletes) for scan in apart],
+    )
+
+
+def _without(
+    scanned: tuple[Sequence[DataFrame], Sequence[DataFrame]], names: Sequence[str], counts: Column | None
+) -> DataFrame:
+    """What `_scanned` gave of which `counts` is true, which its scan finds out; None: all of it counts."""
+    told, others = scanned
+    frames = [*(told if counts is None else [frame.where(counts) for frame in told]), *others]
     return _union([frame.selectExpr(*_quoted(names)) for frame in frames])
 
 

@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.replicas.file_columns import FileColumns, file_columns
+from epochlake.jobs.replicas.row_values import shown_rows
 from epochlake.jobs.replicas.run_files import rows_of_file
 from epochlake.jobs.replicas.schema import DELETED
 from epochlake.metastore.metadata.model import Table
@@ -68,7 +69,7 @@ def violation_now(checks: RowChecks, rows: pa.Table) -> Violation | None:
         except pa.ArrowException as error:
             return Violation(one.name, one.predicate, rows.num_rows, {}, words_of(error))
         if false.num_rows:
-            [key] = false.slice(0, 1).select(list(checks.table.primary_key)).to_pylist()
+            [key] = shown_rows(false.slice(0, 1).select(list(checks.table.primary_key)))
             return Violation(one.name, one.predicate, false.num_rows, key)
     return None
 

@@ -14,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.replicas.reading import ReadPlan
+from epochlake.jobs.replicas.row_values import comparables
 from epochlake.jobs.replicas.run_files import CanMatch, Positions, rows_of_run
 from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.sections import Run, Slice, bytes_of
 from epochlake.jobs.replicas.skipping import RowGroups
-from epochlake.jobs.replicas.superseding import comparable, judged
+from epochlake.jobs.replicas.superseding import judged
+from epochlake.placement.errors import InvalidRequest, words_of
 from epochlake.placement.tokens import Interval
 
 ONCE_BYTES = 32 << 20
@@ -29,7 +31,7 @@ count. Of larger ones keys are read first, and what else is asked for after that
 
 class Asked(msgspec.Struct, frozen=True, eq=False):
     """What of each row is wanted, and of which rows: the fields of `schema`, where `where` is true, of these `keys`
-    only (values in the order of `primary_key`, as `comparable` makes them). `needed`: the columns that `where` reads.
+    only (in the order of `primary_key`, as `comparables` makes them). `needed`: the columns that `where` reads.
     `told_by`: the columns that tell keys of one token apart; there are none where a key has a token of its own.
     """
 
@@ -112,13 +114,22 @@ def _asked_for(tables: Iterable[pa.Table], asked: Asked) -> Iterator[pa.Table]:
     for rows in tables:
         if asked.keys is not None:
             rows = rows.filter(pa.array(_are_among(rows.select(list(asked.primary_key)), asked.keys), pa.bool_()))
-        if asked.where is not None:
-            rows = rows.filter(asked.where)
-        yield rows
+        yield rows if asked.where is None else _filtered(rows, asked.where)
+
+
+def _filtered(rows: pa.Table, where: pc.Expression) -> pa.Table:
+    try:
+        return rows.filter(where)
+    except pa.ArrowException as error:
+        # The file is as it was written: it is some row that the filter cannot be computed of.
+        raise InvalidRequest(
+            f"this filter cannot be computed of all rows: {words_of(error)}",
+            hint="Write it so that it has a value for every row, with pyarrow.compute.if_else for example",
+        ) from error
 
 
 def _are_among(rows: pa.Table, keys: Collection[object]) -> Sequence[bool]:
-    return [comparable(row) in keys for row in rows.to_pylist()]
+    return [key in keys for key in comparables(rows)]
 
 
 def _as_stored(type_: pa.DataType) -> pa.DataType:

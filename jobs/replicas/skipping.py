@@ -62,7 +62,20 @@ def _known(
             continue
         statistics = footer.row_group(group).column(column_number(footer, stored[name])).statistics
         if statistics is not None and statistics.has_min_max and statistics.has_null_count:
-            low, high = (pa.scalar(value, type_) for value in (statistics.min, statistics.max))
+            try:
+                low, high = _ends(statistics, type_)
+            except UnicodeDecodeError:
+                continue  # what is no text is never looked up by its order
             within = (ds.field(name) >= low) & (ds.field(name) <= high)
             found.append(within | ds.field(name).is_null() if statistics.null_count else within)
     return reduce(and_, found) if found else None
+
+
+def _ends(statistics: pq.Statistics, type_: pa.DataType) -> tuple[pa.Scalar, pa.Scalar]:
+    """The least and the greatest value. Of days and moments as they are stored: Python has none after the year 9999."""
+    if pa.types.is_temporal(type_):
+        stored = pa.int32() if pa.types.is_date32(type_) else pa.int64()
+        low, high = (pa.scalar(value, stored).cast(type_) for value in (statistics.min_raw, statistics.max_raw))
+    else:
+        low, high = (pa.scalar(value, type_) for value in (statistics.min, statistics.max))
+    return low, high

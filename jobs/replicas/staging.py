@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+from epochlake.jobs.replicas.arrow_maps import map_in_arrow
 from epochlake.jobs.replicas.encoding import RESULT, RESULT_DDL, ROW_DIGEST, encode_rows
 from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.jobs.replicas.schema import DELETED
@@ -61,29 +62,29 @@ def stage(df: DataFrame, plan: StagingPlan) -> list[StagedFile]:
     nullable, two rows with the same key for a table that is not append-only, a range without a route.
     """
     plan = msgspec.structs.replace(plan, tasks=_tasks(df, plan))
-    rows = _routed(df, plan).mapInArrow(partial(encode_rows, plan), RESULT_DDL).toArrow()
+    rows = map_in_arrow(_routed(df, plan), partial(encode_rows, plan), RESULT_DDL).toArrow()
     return staged_files(rows, plan, digested=ROW_DIGEST in df.columns)
 
 
-Announce = Callable[[list[StagedFile]], Callable[[], None]]
-"""Is told of files that are stored, and are not on the disks yet. What it returns has the disk have what it stores by
-itself, and the copies of these files.
+Announce = Callable[[list[StagedFile]], None]
+"""Is told of files that are stored, and are not on the disks yet. The root's disk has their copies when it returns, and
+what it stores by itself.
 """
 
 
 def stage_here(
     plan: StagingPlan, batches: Iterable[pa.RecordBatch], *, digested: bool = False, announce: Announce | None = None
 ) -> list[StagedFile]:
-    """`stage` in this process, of batches as `encode_rows` wants them. `announce` is told before the disks sync."""
+    """`stage` in this process, of batches as `encode_rows` wants them. `announce` is told while the disks sync."""
 
     announced: list[StagedFile] = []
     told_of: list[pa.RecordBatch] = []
 
-    def stored(told: Sequence[pa.RecordBatch]) -> Callable[[], None]:
+    def stored(told: Sequence[pa.RecordBatch]) -> None:
         assert announce is not None
         announced.extend(staged_files(pa.Table.from_batches(told, RESULT), plan, digested=digested))
         told_of.extend(told)
-        return announce(announced)
+        announce(announced)
 
     told = list(encode_rows(plan, batches, None if announce is None else stored))
     if told and len(told) == len(told_of) and all(map(is_, told, told_of)):

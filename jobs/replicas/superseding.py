@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from epochlake.jobs.replicas.known_tokens import KnownTokens
+from epochlake.jobs.replicas.row_values import bare_rows, comparable
 from epochlake.jobs.replicas.run_files import CanMatch, Positions, rows_of_run
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sections import Run, Slice, Task
@@ -138,7 +140,7 @@ def judged(
         deletes = [DELETED] if run.copy.file.has_tombstones else []
         names = list(dict.fromkeys([*needed, *deletes, *columns]))
         parts.append(_read(run, (piece.low, piece.high), names, can_match))
-    rows = pa.concat_tables([_bare(part.select(needed)) for part, _ in parts]).combine_chunks()
+    rows = pa.concat_tables([bare_rows(part.select(needed)) for part, _ in parts]).combine_chunks()
     deleted = np.concatenate([_deleted(part) for part, _ in parts])
     tokens = rows.column(TOKEN).to_numpy()
     if ranked:
@@ -219,36 +221,6 @@ def _has_newer_of_one_token(keys: pa.Table) -> list[bool]:
     return older
 
 
-def comparable(value: object) -> object:
-    """A value that equals another one where Spark says so: there is one zero, and what is no number equals itself."""
-    if isinstance(value, float):
-        return "NaN" if value != value else value + 0.0
-    if isinstance(value, dict):
-        return tuple(comparable(one) for one in value.values())
-    if isinstance(value, list):
-        return tuple(comparable(one) for one in value)
-    return value
-
-
-def _bare(rows: pa.Table) -> pa.Table:
-    return rows.cast(pa.schema([pa.field(field.name, bare(field.type)) for field in rows.schema]))
-
-
-def bare(type_: pa.DataType) -> pa.DataType:
-    """The type of the same values as they are stored: Python has no day before the year 1, nor text that is none."""
-    if pa.types.is_timestamp(type_):
-        return pa.int64()
-    if pa.types.is_date32(type_):
-        return pa.int32()
-    if pa.types.is_string(type_):
-        return pa.binary()
-    if pa.types.is_list(type_):
-        return pa.list_(bare(type_.value_type))
-    if pa.types.is_struct(type_):
-        return pa.struct([pa.field(field.name, bare(field.type)) for field in type_])
-    return type_
-
-
 def _deleted(part: pa.Table) -> NDArray[np.bool_]:
     if DELETED not in part.column_names:
         return np.zeros(part.num_rows, dtype=bool)
@@ -258,5 +230,15 @@ def _deleted(part: pa.Table) -> NDArray[np.bool_]:
 
 def _read(run: Run, window: Interval, columns: list[str], can_match: CanMatch | None) -> tuple[pa.Table, Positions]:
     """The rows of a run with tokens in a window, and their positions in the file. Raises StorageUnavailable."""
-    parts = list(rows_of_run(run, window, columns, lambda type_: type_, can_match))
-    return pa.concat_tables([rows for rows, _ in parts]), np.concatenate([positions for _, positions in parts])
+    file, known = run.copy.file, run.copy.address.storage.kept(KnownTokens)
+    is_whole = can_match is None and not run.intervals and window[0] <= file.min_token and file.max_token <= window[1]
+    tokens, others = known.get(file) if is_whole else None, [name for name in columns if name != TOKEN]
+    if tokens is not None and not others:
+        return pa.table({TOKEN: tokens}), np.arange(len(tokens))
+    parts = list(rows_of_run(run, window, columns if tokens is None else others, lambda type_: type_, can_match))
+    rows, positions = pa.concat_tables([rows for rows, _ in parts]), np.concatenate([at for _, at in parts])
+    if tokens is not None:
+        return rows.append_column(TOKEN, pa.array(tokens)).select(columns), positions
+    if is_whole:
+        known.put(file, rows.column(TOKEN).to_numpy())
+    return rows, positions

@@ -1,7 +1,7 @@
 """What of a change stream is kept, for whom, and what goes: entries that are over, and files that nobody names.
 
 Entries go in their order. The age of an entry is told by when its commit was put, by the one clock of the root, and
-never by the clock of its writer.
+never by the clock of its writer; nor by that of a coordinator that is ahead of the root's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from epochlake.jobs.replicas.change_index import ChangeIndex
 from epochlake.jobs.replicas.change_intents import Intents
 from epochlake.jobs.replicas.change_readers import Reader, Readers
 from epochlake.metastore.metadata.components.change_streams import ChangeStream
+from epochlake.metastore.storage.clocks import behind
 
 if TYPE_CHECKING:
     from epochlake.jobs.replicas.store import Store
@@ -37,6 +38,8 @@ def drop_old(cluster: Store, stream: ChangeStream) -> tuple[int, int]:
     """
     index = cluster.change_indexes.of(stream)
     over = what_is_over(cluster, stream).entries
+    if over and (now := behind(cluster.storage, cluster.root.uri)) is not None:
+        over = what_is_over(cluster, stream, now).entries
     last = index.compared_from(over[-1].position, index.tail().position) if over else 0
     if index.begun() is None or not (last > index.floor() or index.is_interrupted()):
         return 0, 0
@@ -44,10 +47,12 @@ def drop_old(cluster: Store, stream: ChangeStream) -> tuple[int, int]:
     return len(dropped), sum(entry.size for entry in dropped)
 
 
-def what_is_over(cluster: Store, stream: ChangeStream) -> Over:
-    """What is over, and what keeps the rest; changes nothing."""
+def what_is_over(cluster: Store, stream: ChangeStream, now: int | None = None) -> Over:
+    """What is over, and what keeps the rest; changes nothing. `now`: microseconds since 1970, None: as this machine has
+    it.
+    """
     index = cluster.change_indexes.of(stream)
-    now = time.time_ns() // 1000
+    now = time.time_ns() // 1000 if now is None else now
     least = now - int(stream.retention_seconds * 1_000_000)
     limit = now - int(stream.limit_seconds * 1_000_000)
     # Intents before the tail: a write that is among them no more is in the index.

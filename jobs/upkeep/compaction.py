@@ -26,6 +26,7 @@ The job of `epochlake compact`, for `spark-submit` and schedulers: the same opti
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections import defaultdict
@@ -70,6 +71,7 @@ from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailab
 from epochlake.metastore.metadata.features import DERIVED_TOKENS
 from epochlake.metastore.metadata.model import VolumeId
 from epochlake.metastore.metadata.time_to_live import SKEW_MICROS
+from epochlake.metastore.storage.clocks import behind
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.showing import Shown
 from epochlake.placement.tokens import MIN_TOKEN
@@ -228,9 +230,13 @@ def compact(
     """
     if tombstone_grace_seconds is None:
         tombstone_grace_seconds = grace_of(cluster.catch_up().table(table))
-    if not isinstance(tombstone_grace_seconds, int | float) or not tombstone_grace_seconds >= 0:
+    if not isinstance(tombstone_grace_seconds, int | float) or not 0 <= tombstone_grace_seconds < math.inf:
         raise InvalidRequest(
             f"the grace of tombstones cannot be {tombstone_grace_seconds!r} seconds", hint="Give 0 or more"
+        )
+    if not isinstance(target_file_bytes, int) or target_file_bytes < 1:
+        raise InvalidRequest(
+            f"merged files cannot have a size of {target_file_bytes!r} bytes", hint="Give a whole number, 1 or more"
         )
     started = time.monotonic()
     if merger is None and workers is not None:
@@ -256,6 +262,10 @@ def compact(
         checkers = workers if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
         placing = sources_of if workers is None else sources_together
         expiry = Expiry.of(view.table, droppable_before)
+        if expiry.bounds and (there := behind(cluster.storage, cluster.root.uri)) is not None:
+            # By a clock that has jumped ahead rows have expired that everybody else still shows.
+            purge_before = min(purge_before, there - int(tombstone_grace_seconds * 1_000_000))
+            expiry = Expiry.of(view.table, min(purge_before, there - SKEW_MICROS))
         run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, checkers, expiry, placing)
         weighed = run.weigh(must_agree=repairing)
         chosen = _affordable(weighed, budget)
@@ -361,7 +371,7 @@ def forgettable_before(cluster: Store, grace_seconds: float = TOMBSTONE_GRACE_SE
     except (CoordinationUnavailable, StorageUnavailable) as error:
         return MIN_TOKEN, f"it cannot be asked which pipelines live: {error}"
     oldest = min((lease.started_at * 1000 for lease in leases), default=now)
-    return min(now - int(grace_seconds * 1_000_000), oldest), None
+    return max(MIN_TOKEN, min(now - int(grace_seconds * 1_000_000), oldest)), None
 
 
 class _Run:

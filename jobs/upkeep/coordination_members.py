@@ -19,11 +19,15 @@ from epochlake.metastore.coordination.ensemble import (
     Server,
     next_step,
     parse_server,
-    require_change,
 )
 from epochlake.metastore.coordination.keeping import Keeping
 from epochlake.metastore.coordination.member_addresses import follow_members
-from epochlake.metastore.coordination.reconfiguring import STEP_SECONDS, EnsembleMover, EnsembleNotes
+from epochlake.metastore.coordination.reconfiguring import (
+    STEP_SECONDS,
+    EnsembleMover,
+    EnsembleNotes,
+    require_named_change,
+)
 from epochlake.metastore.coordination.server_answers import LOOK_SECONDS, Answer, ask
 from epochlake.metastore.errors import ConfigurationError
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -148,7 +152,7 @@ class Ensemble:
         now, notes = self.mover.configuration(), self.mover.notes()
         known = _known(now, notes)
         servers, runs_on = _parsed(members, known)
-        require_change(now, servers)
+        require_named_change(now, servers, LOOK_SECONDS)
         if runs_on and metadata is not None:
             try:
                 nodes = metadata()

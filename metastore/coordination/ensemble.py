@@ -129,17 +129,27 @@ def parse_configuration(text: str) -> EnsembleConfiguration:
     return EnsembleConfiguration(version, tuple(sorted(servers, key=lambda server: server.number)))
 
 
-def require_possible(servers: Collection[Server]) -> None:
-    """Raise InvalidRequest for servers that cannot be an ensemble as it is to be kept."""
+def require_possible(servers: Collection[Server], before: Collection[Server] = (), dead: Collection[int] = ()) -> None:
+    """Raise InvalidRequest for servers that cannot be an ensemble as it is to be kept.
+
+    An even number of them may vote where that is all that is left: of `before` nobody has lost a vote but `dead` ones,
+    by their numbers, and nobody has got one. They outlive as many losses as they did, and the dead one, whose data may
+    be gone, can begin anew.
+    """
     require_apart(servers)
     for server in servers:
         require_startable(server)
     voters = sum(server.votes for server in servers)
-    if voters % 2 == 0:
+    if voters % 2 == 0 and not _are_what_is_left(servers, before, dead):
         raise InvalidRequest(
             f"{voters} of the servers would vote, and an odd number is to",
             hint="Make another one an observer ('4:observer'), or name one more: an even voter is one more to wait for",
         )
+
+
+def _are_what_is_left(servers: Collection[Server], before: Collection[Server], dead: Collection[int]) -> bool:
+    now, then = ({one.number for one in some if one.votes} for some in (before, servers))
+    return bool(then) and then < now and now - then <= set(dead)
 
 
 def require_apart(servers: Collection[Server]) -> None:
@@ -174,6 +184,21 @@ def require_startable(server: Server) -> None:
             )
 
 
+def require_preparable(server: Server) -> None:
+    """Raise InvalidRequest for a server that is not to come into any ensemble; one that is in one may stay."""
+    require_startable(server)
+    if server.number < 1:
+        raise InvalidRequest(
+            f"{server.number} is no number of a ZooKeeper server", hint=f"Give one from 1 to {_LARGEST_NUMBER}"
+        )
+    for address in server.address.split("|"):
+        if address.rsplit(":", 2)[0] in _ANY_ADDRESS:
+            raise InvalidRequest(
+                f"{address} is no address at which other servers could reach server {server.number}",
+                hint="Name its host; after the semicolon, for clients, a port alone is one at every address",
+            )
+
+
 def require_same_place(members: Collection[Server], server: Server) -> None:
     """Raise InvalidRequest for a number that is another server's, elsewhere."""
     found = next((one for one in members if one.number == server.number), None)
@@ -184,9 +209,9 @@ def require_same_place(members: Collection[Server], server: Server) -> None:
         )
 
 
-def require_change(now: EnsembleConfiguration, target: Collection[Server]) -> None:
-    """Raise InvalidRequest where an ensemble cannot become these servers."""
-    require_possible(target)
+def require_change(now: EnsembleConfiguration, target: Collection[Server], dead: Collection[int] = ()) -> None:
+    """Raise InvalidRequest where an ensemble cannot become these servers. `dead`: those that do not answer."""
+    require_possible(target, now.servers, dead)
     for server in target:
         require_same_place(now.servers, server)
 

@@ -156,7 +156,7 @@ class EnsembleMover:
         now = self.configuration()
         if not now.servers:
             raise _not_an_ensemble()
-        require_change(now, wanted)
+        require_named_change(now, wanted, self._look_seconds)
         if self.notes().change is None and _same(now.servers, wanted):
             self._note(lambda notes: _with_nodes(notes, wanted, nodes or {}))
             return now
@@ -332,6 +332,17 @@ class EnsembleMover:
             self._coordination.call("note a change", lambda client: client.create_async(NOTES, data))
         else:
             self._coordination.call("note a change", lambda client: client.set_async(NOTES, data, version))
+
+
+def require_named_change(now: EnsembleConfiguration, wanted: Collection[Server], look_seconds: float) -> None:
+    """Raise InvalidRequest where an ensemble cannot become what somebody has named; those who leave are asked whether
+    they still answer, where that makes a difference.
+    """
+    dead = []
+    if sum(one.votes for one in wanted) % 2 == 0:
+        stay = {one.number for one in wanted if one.votes}
+        dead = [one.number for one in now.voters if one.number not in stay and ask(one, look_seconds).trouble]
+    require_change(now, wanted, dead)
 
 
 def overtaken(did: str = "changed the coordination members meanwhile") -> Overtaken:

@@ -8,16 +8,18 @@ import base64
 import hashlib
 from collections.abc import Collection, Iterable
 
+import msgspec
 from epochlake.metastore.coordination.embedded.jars import zookeeper_jars
 from epochlake.metastore.coordination.embedded.server import in_properties
 from epochlake.metastore.coordination.ensemble import (
+    EnsembleConfiguration,
     Server,
     parse_configuration,
     require_apart,
+    require_preparable,
     require_same_place,
-    require_startable,
 )
-from epochlake.metastore.errors import CoordinationUnavailable
+from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable
 from epochlake.metastore.storage.failures import MissingFile
 from epochlake.metastore.storage.places import join
 from epochlake.metastore.storage.storage import Storage
@@ -28,6 +30,8 @@ DYNAMIC = "zoo.cfg.dynamic"
 MYID = "myid"
 _STORED = "version-2"
 """What ZooKeeper calls the directory of all that it stores."""
+_SNAPSHOT = "snapshot."
+"""How the files begin without which nothing is stored: a server writes the first one before it speaks to anybody."""
 _SETTINGS = {
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "conf,srvr,ruok,mntr",
@@ -49,6 +53,18 @@ _ENCODING = "latin-1"
 _LINE_OF_THE_DYNAMIC_FILE = "dynamicConfigFile="
 
 
+class Stored(msgspec.Struct, frozen=True):
+    """What a directory knows of its server. `servers`: those of its ensemble, with which it starts, itself among them,
+    or it would not start; empty where that cannot be read; None where no server was prepared. `version`: of that, as
+    ZooKeeper has written it, 0 where the server has not seen an ensemble since it was prepared. `emptied`: it has run,
+    and what it had stored is gone.
+    """
+
+    servers: tuple[Server, ...] | None = None
+    version: int = 0
+    emptied: bool = False
+
+
 def write_server_files(
     storage: Storage, directory: str, server: Server, members: Collection[Server], operator: str = ""
 ) -> None:
@@ -57,11 +73,13 @@ def write_server_files(
     A file of settings that is there is kept, but for the name of the dynamic file: ZooKeeper writes there what it has
     seen last, and a server that has not joined, or has left, is not in it and would not start. `operator`: who may
     change the ensemble, as `name:password`; the file gets a digest of it. Each file is written whole or not at all: a
-    server that was half prepared is prepared again. Raises StorageUnavailable, and InvalidRequest, before anything is
-    written, for a server that could not be started, for a number or an address that is another member's, and for a
-    directory with the data of another server, or of one of another ensemble.
+    server that was half prepared is prepared again. Raises StorageUnavailable; ConfigurationError for an operator
+    without a password; and InvalidRequest, before anything is written, for a server that could not be started, for a
+    number or an address that is another member's, and for a directory with the data of another server, or of one of
+    another ensemble.
     """
-    require_startable(server)
+    require_preparable(server)
+    _require_password(operator)
     require_same_place(members, server)
     require_apart([*(one for one in members if one.number != server.number), server])
     data = join(directory, "data")
@@ -69,7 +87,8 @@ def write_server_files(
     _require_same_ensemble(storage, directory, members)
     static, dynamic = join(directory, STATIC), join(directory, DYNAMIC)
     storage.create_directory(data, parents=True)
-    known = sorted({member.number: member for member in (*members, server)}.values())
+    # What a member is the ensemble says, and not who asks for it: one that votes does not begin as an observer.
+    known = sorted({one.number: one for one in (server, *members)}.values())
     storage.replace_bytes(dynamic, _lines(str(member) for member in known))
     storage.replace_bytes(join(data, MYID), _lines([str(server.number)]))
     if storage.exists(static):
@@ -81,6 +100,14 @@ def write_server_files(
             settings["DigestAuthenticationProvider.superDigest"] = digest_of(operator)
         kept = [f"{name}={in_properties(str(value))}" for name, value in settings.items()]
     storage.replace_bytes(static, _lines([*kept, f"{_LINE_OF_THE_DYNAMIC_FILE}{in_properties(dynamic)}"]))
+
+
+def _require_password(operator: str) -> None:
+    if operator and not all(operator.partition(":")[::2]):
+        raise ConfigurationError(
+            "[zookeeper] operator is no name with a password",
+            hint="Give EPOCHLAKE__ZOOKEEPER__OPERATOR=super:PASSWORD",
+        )
 
 
 def require_own(storage: Storage, directory: str, server: Server) -> None:
@@ -99,7 +126,7 @@ def _require_same_ensemble(storage: Storage, directory: str, members: Collection
     """Raise InvalidRequest for data of an ensemble that has no member at any place of one that this server has known:
     what is stored there was never decided by these members.
     """
-    known = known_servers(storage, directory)
+    known = stored(storage, directory).servers
     if not known or not members or not storage.exists(join(directory, "data", _STORED)):
         return
     if {(one.number, one.address) for one in known}.isdisjoint((one.number, one.address) for one in members):
@@ -109,33 +136,48 @@ def _require_same_ensemble(storage: Storage, directory: str, members: Collection
         )
 
 
-def known_servers(storage: Storage, directory: str) -> tuple[Server, ...] | None:
-    """The servers of its ensemble that the server of a directory knows, and starts with; itself among them, or it would
-    not start. Empty where that cannot be read; None where no server was prepared. Raises StorageUnavailable.
-    """
-    if not _number_in(storage, directory):
-        return None
+def stored(storage: Storage, directory: str) -> Stored:
+    """What a directory knows of its server. Raises StorageUnavailable."""
     static = join(directory, STATIC)
     settings = storage.read_bytes(static).decode(_ENCODING).splitlines() if storage.exists(static) else []
     named = [line for line in settings if line.startswith(_LINE_OF_THE_DYNAMIC_FILE)]
     # ZooKeeper writes a new one beside the one of before, and its name into the settings.
-    dynamic = join(directory, named[-1].rpartition("/")[2] if named else DYNAMIC)
+    dynamic = named[-1].rpartition("/")[2] if named else DYNAMIC
+    names = _stored_names(storage, directory)
+    has_run = bool(names) or dynamic != DYNAMIC
+    emptied = has_run and not any(name.startswith(_SNAPSHOT) for name in names)
+    if not _number_in(storage, directory):
+        return Stored(emptied=emptied)
     try:
-        return parse_configuration(storage.read_bytes(dynamic).decode(_ENCODING)).servers
+        servers = parse_configuration(storage.read_bytes(join(directory, dynamic)).decode(_ENCODING)).servers
+        version = int(dynamic.removeprefix(DYNAMIC).removeprefix(".") or "0", 16)
     except (MissingFile, InvalidRequest, ValueError):
-        return ()
+        return Stored((), 0, emptied)
+    return Stored(servers, version, emptied)
 
 
-def has_to_be_prepared(server: Server, known: Collection[Server] | None, members: Collection[Server] | None) -> bool:
+def _stored_names(storage: Storage, directory: str) -> list[str]:
+    place = join(directory, "data", _STORED)
+    return storage.list_names(place) if storage.exists(place) else []
+
+
+def has_to_be_prepared(server: Server, there: Stored, ensemble: EnsembleConfiguration | None) -> bool:
     """Whether files are written before a server is started, or it starts with those that are there. Pure.
 
-    `known`: as `known_servers` says. `members`: those of the ensemble; None where it does not answer. Then a server
-    starts that was prepared, as an ensemble comes back when its servers do. Raises CoordinationUnavailable where
-    nothing can be known without the ensemble; InvalidRequest for a number that is another member's, and for a member
-    that has lost its data: with none it would vote against what it has promised.
+    `ensemble`: as it says itself; None where it does not answer. Then a server starts that was prepared, as an ensemble
+    comes back when its servers do. Raises CoordinationUnavailable where nothing can be known without the ensemble;
+    InvalidRequest for a number that is another member's, for a member that has lost its data: with none it would vote
+    against what it has promised; for a member that would be an ensemble of its own beside the one that answers; and for
+    the data of an ensemble in whose place this one was set up.
     """
-    knows_itself = any(one.as_role(server.role) == server for one in known or ())
-    if members is None:
+    knows_itself = any(one.as_role(server.role) == server for one in there.servers or ())
+    if ensemble is None:
+        if there.emptied:
+            raise InvalidRequest(
+                f"server {server.number} has lost its data, and the ensemble does not answer",
+                hint="Start the others; where most of them are gone for good, set the ensemble up anew "
+                "(docs/upkeep.md)",
+            )
         if not knows_itself:
             raise CoordinationUnavailable(
                 f"server {server.number} is to be prepared, and the ensemble does not answer",
@@ -143,14 +185,47 @@ def has_to_be_prepared(server: Server, known: Collection[Server] | None, members
                 "prepare-server --alone`",
             )
         return False
-    require_same_place(members, server)
-    is_member = any(one.number == server.number for one in members)
-    if is_member and known is None:
+    require_same_place(ensemble.servers, server)
+    if ensemble.find(server.number) is None:
+        if there.version > ensemble.version:
+            # Versions only grow: what it has promised to the ensemble of before this one keeps it from following.
+            raise InvalidRequest(
+                f"server {server.number} has the data of an ensemble in whose place this one was set up",
+                hint="Delete its directory, and it begins anew",
+            )
+        return True
+    if there.servers is None or there.emptied:
+        raise _data_is_gone(server, ensemble)
+    voters = {one.number for one in there.servers if one.votes}
+    if voters == {server.number} != {one.number for one in ensemble.voters}:
+        # An ensemble that was this server alone has become another one by its vote only: it would know of that.
         raise InvalidRequest(
-            f"server {server.number} is a member of the ensemble, and its data is gone",
-            hint="Take it out by `epochlake metadata reconfigure --coordination`; then it begins anew",
+            f"server {server.number} is a member of the ensemble, and in its directory it is one of its own",
+            hint=f"Take it out by {_without(server, ensemble)}, and delete the directory; then it begins anew",
         )
-    return not is_member or not knows_itself
+    # What it has missed while it was away: with the members of then some that came back might be an ensemble again.
+    is_behind = there.version < ensemble.version and there.servers != ensemble.servers
+    return not knows_itself or is_behind
+
+
+def require_data(storage: Storage, directory: str, server: Server, ensemble: EnsembleConfiguration) -> None:
+    """Raise InvalidRequest for a member of an ensemble that answers, where nothing of it is stored."""
+    if ensemble.find(server.number) is not None and not _stored_names(storage, directory):
+        raise _data_is_gone(server, ensemble)
+
+
+def _data_is_gone(server: Server, ensemble: EnsembleConfiguration) -> InvalidRequest:
+    return InvalidRequest(
+        f"server {server.number} is a member of the ensemble, and its data is gone",
+        hint=f"Take it out by {_without(server, ensemble)}; then it begins anew",
+    )
+
+
+def _without(server: Server, ensemble: EnsembleConfiguration) -> str:
+    """The command by which an ensemble goes on without one of its servers."""
+    others = [one for one in ensemble.servers if one.number != server.number]
+    left = [f"{one.number}" if one.votes else f"{one.number}:observer" for one in others]
+    return f"`epochlake metadata reconfigure --coordination {' '.join(left)}`"
 
 
 def _number_in(storage: Storage, directory: str) -> str:

@@ -161,8 +161,9 @@ def _all(waiting: list[partial[None]]) -> None:
             except BaseException as error:
                 ended.put(error)
 
-    for _ in range(min(THREADS, count)):
+    for _ in range(min(THREADS, count) - 1):
         threads.begin(run)
+    run()
     failures = []
     for _ in range(count):
         failures.append(ended.get())

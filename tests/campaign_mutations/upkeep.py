@@ -71,8 +71,8 @@ MUTATIONS = (
         "deletes are forgotten under a pipeline that lives",
         "012: a tombstone stays while a pipeline lives that is older",
         COMPACTION,
-        "    return min(now - int(grace_seconds * 1_000_000), oldest), None\n",
-        "    return now - int(grace_seconds * 1_000_000), None\n",
+        "    return max(MIN_TOKEN, min(now - int(grace_seconds * 1_000_000), oldest)), None\n",
+        "    return max(MIN_TOKEN, now - int(grace_seconds * 1_000_000)), None\n",
         ROWS,
     ),
     Mutation(

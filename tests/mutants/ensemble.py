@@ -49,7 +49,14 @@ MUTANTS = (
     Mutant(
         "a voter of the ensemble whose data is gone votes again",
         FILES,
-        "    if is_member and known is None:\n",
+        "    if there.servers is None or there.emptied:\n",
+        "    if there.servers is None:\n",
+        STARTED,
+    ),
+    Mutant(
+        "a member of the ensemble is one of its own beside it",
+        FILES,
+        "    if voters == {server.number} != {one.number for one in ensemble.voters}:\n",
         "    if False:\n",
         STARTED,
     ),
@@ -63,8 +70,8 @@ MUTANTS = (
     Mutant(
         "a server that has left the ensemble starts with what it knew of it",
         FILES,
-        "    return not is_member or not knows_itself\n",
-        "    return not knows_itself\n",
+        "            )\n        return True\n    if there.servers is None",
+        "            )\n        return not knows_itself\n    if there.servers is None",
         STARTED,
     ),
     Mutant(

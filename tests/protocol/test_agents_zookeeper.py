@@ -246,3 +246,42 @@ def test_a_server_that_may_not_run_here_is_refused_and_says_why(those: AgentsWit
     until_waiting(second, "server 2 is a member of the ensemble, and its data is gone")
     line.done("metadata", "reconfigure", "--coordination", "1")
     until(second, ServerState.FOLLOWER)
+
+
+def test_a_member_without_its_data_or_with_an_ensemble_of_its_own_comes_back_by_what_its_refusal_advises(
+    those: AgentsWithServers, line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    those.begin()
+    first, second, third = (those.agent(number) for number in (1, 2, 3))
+    first.start()
+    until(first, ServerState.LEADER, "voter")
+    for agent in (second, third):
+        agent.start()
+        until(agent, ServerState.FOLLOWER)
+    ensemble = ("metadata", "reconfigure", "--coordination")
+    line.done(*ensemble, "1", *(those.written(number) for number in (2, 3)))
+    monkeypatch.setenv("EPOCHLAKE__ZOOKEEPER__CONNECT", ",".join(those.address(number) for number in (1, 2, 3)))
+    until(second, ServerState.FOLLOWER, "voter")
+
+    second.kill()
+    eventually(lambda: is_free(second.home), PATIENCE)
+    for path in (second.home / DIRECTORY / "data" / "version-2").iterdir():
+        if path.name.startswith(("snapshot.", "log.")):
+            path.unlink()
+    second.start()
+    until_waiting(second, "its data is gone. Take it out by `epochlake metadata reconfigure --coordination 1 3`")
+    refused = line.json("metadata", "prepare-server", those.home(9) / DIRECTORY, those.written(2))
+    assert "server 2 is a member of the ensemble, and its data is gone" in refused.error["message"]
+    assert members(line.done(*ensemble, "1", "3")) == {1: "voter", 3: "voter"}
+    until(second, ServerState.FOLLOWER)
+    assert len(members(line.done(*ensemble, "1", "3", those.written(2)))) == 3
+    until(second, ServerState.FOLLOWER, "voter")
+
+    # Its disk is that of the first hour, when it was the only one.
+    third.kill()
+    eventually(lambda: is_free(third.home), PATIENCE)
+    subprocess.run(["rm", "-r", str(third.home / DIRECTORY)], check=True)
+    line.done("metadata", "prepare-server", third.home / DIRECTORY, those.written(3), "--alone")
+    third.start()
+    until_waiting(third, "server 3 is a member of the ensemble, and in its directory it is one of its own")
+    assert members(line.done(*ensemble, "1", "2")) == {1: "voter", 2: "voter"}

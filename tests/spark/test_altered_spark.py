@@ -188,3 +188,17 @@ def test_a_batch_with_structs_that_comes_again_after_a_change_of_fields_is_the_s
         ]:
             with pytest.raises(Rejected, match="batch-used"):
                 pipeline.write(spark.createDataFrame([first, *same[1:]], now), "air.homes", batch="b")
+
+
+def test_names_with_dots_are_columns_and_no_fields(cluster: Cluster, spark: SparkSession) -> None:
+    columns = [("a.b", "bigint", False), ("a", "string", True), ("c.d", "string", True)]
+    administration.create_table(cluster, "air.dots", columns, ["a.b"], tablets=2)
+    rows = spark.range(40).selectExpr("id AS `a.b`", "'beside' AS a", "cast(id AS string) AS `c.d`")
+    with cluster.pipeline("test", spark) as pipeline:
+        pipeline.write(rows.where("`a.b` < 30"), "air.dots", consistency="ALL")
+        pipeline.write(rows.where("`a.b` >= 20"), "air.dots", deletes=rows.where("`a.b` < 5"), consistency="ALL")
+        pipeline.delete(rows.where("`a.b` = 39"), "air.dots", consistency="ALL")
+        assert compact(cluster, "air.dots", spark, policy=EVERYTHING).complete
+        found = pipeline.read("air.dots", keys=rows.where("`a.b` in (4, 7, 21, 39)")).where("`c.d` != '7'")
+        assert [(row["a.b"], row["a"], row["c.d"]) for row in found.collect()] == [(21, "beside", "21")]
+        assert pipeline.read("air.dots").count() == cluster.count("air.dots") == 34

@@ -16,6 +16,7 @@ import pytest
 from epochlake.jobs.replicas import reading, telling
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split, relabel
 from epochlake.jobs.replicas.copying import copy_data_file
+from epochlake.jobs.replicas.known_tokens import KnownTokens
 from epochlake.jobs.replicas.reading import Asked, Scan, plan_read, read_files, read_plan, read_ranked
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.jobs.replicas.sections import tasks
@@ -471,6 +472,9 @@ def test_what_is_little_is_told_while_it_is_planned(
         flip_in(Path(replica.uri) / file.path, "_token")
     assert values(read_files(spark, TABLE, pinned(replicas))) == expected, "what was told needs no second look"
     replicas[0].storage.kept(telling.Memory).clear()
+    assert values(read_files(spark, TABLE, pinned(replicas))) == expected, "nor do tokens that are kept"
+    replicas[0].storage.kept(telling.Memory).clear()
+    replicas[0].storage.kept(KnownTokens).clear()
     with pytest.raises(StorageUnavailable, match="|".join(file.file_id for file in files)):
         read_files(spark, TABLE, pinned(replicas))
 

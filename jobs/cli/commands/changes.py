@@ -93,6 +93,8 @@ def read(
     came before. Whoever applies those that are not late has what a read shows.
     With --generation and --stream only those of one range of tokens, until the generation ends.
     """
+    from epochlake.jobs.replicas.row_values import shown_rows
+
     session = of(context)
     columns = parse_names(column or []) or None
     stream = session.cluster.changes(
@@ -110,7 +112,7 @@ def read(
     if follow:
         try:
             for batch in stream:
-                for row in batch.to_pylist():
+                for row in shown_rows(batch):
                     sys.stdout.write(json.dumps(row, default=str) + "\n")
                 sys.stdout.flush()
                 if reader is not None:
@@ -124,7 +126,7 @@ def read(
     shown: list[dict[str, Any]] = []
     more = False
     for batch in stream:
-        shown += batch.to_pylist()
+        shown += shown_rows(batch)
         if limit and len(shown) > limit:
             del shown[limit:]
             more = True

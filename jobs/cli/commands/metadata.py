@@ -18,7 +18,7 @@ from epochlake.jobs.cli.session import Session
 from epochlake.jobs.cli.text import metadata as text
 from epochlake.jobs.upkeep import coordination_members, log_members
 from epochlake.metastore.coordination.ensemble import parse_server
-from epochlake.metastore.coordination.server_files import start_command, write_server_files
+from epochlake.metastore.coordination.server_files import require_data, start_command, write_server_files
 from epochlake.metastore.preflight import require_java
 from epochlake.placement.errors import InvalidRequest
 
@@ -177,12 +177,14 @@ def prepare_server(
     if alone and beside:
         raise InvalidRequest("--alone and --beside do not go together", hint="Give one of them")
     parsed = parse_server(server)
+    place = str(directory.absolute())
     if alone or beside:
         members = [parse_server(one) for one in beside or ()]
     else:
         with coordination_members.Ensemble(session.configuration) as ensemble:
-            members = list(ensemble.mover.configuration().servers)
-    place = str(directory.absolute())
+            found = ensemble.mover.configuration()
+        require_data(session.storage, place, parsed, found)
+        members = list(found.servers)
     write_server_files(session.storage, place, parsed, members, session.configuration.zookeeper.operator)
     command = shlex.join(start_command(place, str(require_java())))
     session.show(PreparedServer(str(parsed), place, command), text.prepared)

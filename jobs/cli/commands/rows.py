@@ -136,6 +136,7 @@ def query(
     With --output json a list with an object for each row; with --to only a message on stderr, with their number.
     """
     from epochlake.jobs.exchange.filters import parse_filters, parse_values
+    from epochlake.jobs.replicas.row_values import shown_rows
 
     session = of(context)
     place = None if to is None else path_of(to)
@@ -171,7 +172,7 @@ def query(
         session.warn(f"{plural(written, 'row')} of {what} {'is' if written == 1 else 'are'} in {to}")
         return
     most = SHOWN if limit is None else limit
-    every = (row for batch in rows for row in batch.to_pylist())
+    every = (row for batch in rows for row in shown_rows(batch))
     shown = list(islice(every, most or None))
     more = most > 0 and next(every, None) is not None
     session.show(shown, lambda found: rows_table(rows.schema.names, found))

@@ -430,9 +430,11 @@ def diff(
 
     With --output json a list with an object for each row: its columns, _change, and _before, the row as it was.
     """
+    from epochlake.jobs.replicas.row_values import shown_rows
+
     session = of(context)
     rows = session.cluster.changed_rows(table, since, until, consistency=consistency)
-    every = (row for batch in rows for row in batch.to_pylist())
+    every = (row for batch in rows for row in shown_rows(batch))
     shown = list(islice(every, limit or None))
     more = limit > 0 and next(every, None) is not None
     session.show(shown, lambda found: rows_table(rows.schema.names, found))

@@ -360,6 +360,7 @@ def check_table_columns(table: Table) -> None:
             not column.type.lower().startswith(NOT_A_KEY),
             Code.INVALID_KEY_TYPE,
             f"column {name!r} of type {column.type} cannot be part of a primary key",
+            hint="A key has whole numbers, decimals, texts, booleans, days and moments",
         )
         require(not column.nullable, Code.NULLABLE_KEY, f"primary key column {name!r} must be declared as not nullable")
 

@@ -198,9 +198,8 @@ def test_a_copy_that_the_disk_has_not_taken_while_the_next_file_was_made_is_none
             raise StorageUnavailable("the device reports an error")
         whole(files, directories)
 
-    def beside() -> Any:
+    def beside() -> None:
         assert len(list(tmp_path.iterdir())) == 2
-        return lambda: None
 
     with patch.object(storage, "sync_always", broken):
         for name in ("first", "second"):

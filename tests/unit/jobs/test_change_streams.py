@@ -393,6 +393,49 @@ def test_a_stream_of_spark_has_each_change_once_between_its_offsets_however_ofte
     assert [row["id"] for one in read_by_spark(batch, batch.partitions()) for row in one.to_pylist()] == [2]
 
 
+def test_nothing_is_dropped_that_a_query_of_spark_has_not_read_from_its_beginning_on(kept: SmallCluster) -> None:
+    """Spark commits a micro-batch when it plans the next one, and what a run has read last with the next run."""
+    begun, over = ChangeStreamReader(offered(kept, reader="nightly"), GIVEN), aged(kept, 0.0, 3600.0)
+    start = begun.initialOffset()
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert drop_old(kept.cluster, over) == (0, 0), "it has committed nothing yet"
+    middle = begun.latestOffset(start, ReadAllAvailable())
+    assert len(read_by_spark(begun, begun.partitions(start, middle))) == 1
+    kept.cluster.write(FLIGHTS, rows({2: "b"}))
+    begun.commit(middle)
+    end = begun.latestOffset(middle, ReadAllAvailable())
+    begun.commit(end)
+    # An older copy of the checkpoint, and the same query before it has planned anything.
+    for ask in (lambda of: of.latestOffset(middle, ReadAllAvailable()), lambda of: of.partitions(middle, end)):
+        begun.commit(end)
+        ask(ChangeStreamReader(offered(kept, reader="nightly"), GIVEN))
+        [held] = Readers(kept.cluster.storage, index_of(kept)).all()
+        assert held.position == middle["position"]
+    assert drop_old(kept.cluster, over)[0] == 1, "what came before the copy"
+    again = ChangeStreamReader(offered(kept, reader="nightly"), GIVEN)
+    found = read_by_spark(again, again.partitions(middle, again.latestOffset(middle, ReadAllAvailable())))
+    assert [row["note"] for batch in found for row in batch.to_pylist()] == ["b"]
+    # What it has held once moves by commits alone: a query that goes on is not asked to hold again.
+    again.commit(end)
+    again.latestOffset(middle, ReadAllAvailable())
+    [held] = Readers(kept.cluster.storage, index_of(kept)).all()
+    assert held.position == end["position"]
+
+
+def test_a_query_of_spark_that_begins_again_is_held_for_though_its_name_has_told_of_what_is_gone(
+    kept: SmallCluster,
+) -> None:
+    first = ChangeStreamReader(offered(kept, reader="nightly"), GIVEN)
+    first.initialOffset()
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert drop_old(kept.cluster, aged(kept, 0.0, 0.0))[0] == 1, "it was too slow"
+    start = ChangeStreamReader(offered(kept, reader="nightly"), GIVEN).initialOffset()
+    kept.cluster.write(FLIGHTS, rows({2: "b"}))
+    assert drop_old(kept.cluster, aged(kept, 0.0, 3600.0)) == (0, 0)
+    [held] = Readers(kept.cluster.storage, index_of(kept)).all()
+    assert held.position == start["position"]
+
+
 def test_a_stream_of_spark_is_told_that_another_one_has_begun(kept: SmallCluster) -> None:
     stream = ChangeStreamReader(offered(kept), GIVEN)
     start = stream.initialOffset()

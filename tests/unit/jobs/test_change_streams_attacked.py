@@ -296,6 +296,15 @@ def test_changes_of_a_writer_whose_clock_is_behind_are_kept_as_long_as_others(ke
     assert told(kept) == [("upsert", 1, "a")]
 
 
+def test_a_coordinator_whose_clock_has_jumped_ahead_drops_no_change_that_is_kept(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    stream, far = aged(kept, 600.0, 600.0), time.time_ns() + 30 * 86_400 * 10**9
+    with patch.object(time, "time_ns", lambda: far):
+        assert drop_old(kept.cluster, stream) == (0, 0)
+    assert told(kept) == [("upsert", 1, "a")]
+    assert drop_old(kept.cluster, aged(kept, 0.0, 0.0))[0] == 1
+
+
 def test_a_process_that_lives_while_the_root_goes_back_leaves_no_hole_in_the_index(kept: SmallCluster) -> None:
     kept.cluster.write(FLIGHTS, rows({1: "a"}))
     gone_back(kept, lambda: [kept.cluster.write(FLIGHTS, rows({2: "gone"})) for _ in range(3)])
@@ -443,7 +452,7 @@ def test_a_root_that_fails_when_it_may_land_leaves_no_write_that_is_waited_for(
     announce = Intents._announce
 
     def put_and_fail(self: Intents, *given: Any) -> None:
-        announce(self, *given)()
+        announce(self, *given)
         raise StorageUnavailable("the root did not answer")
 
     with patch.object(Intents, "_announce", put_and_fail), pytest.raises(StorageUnavailable, match="did not answer"):

@@ -476,9 +476,17 @@ def test_without_its_ledger_a_merged_file_is_not_guessed_about(table: SmallClust
         read_versions(table, "ALL")
 
 
-def test_it_is_refused_with_a_grace_below_zero(table: SmallCluster) -> None:
+@pytest.mark.parametrize("grace", [-1.0, float("nan"), float("inf")])
+def test_it_is_refused_with_a_grace_that_is_no_time(table: SmallCluster, grace: float) -> None:
     with pytest.raises(InvalidRequest, match="grace"):
-        compact_here(table, tombstone_grace_seconds=-1.0)
+        compact_here(table, tombstone_grace_seconds=grace)
+    assert compact_here(table, tombstone_grace_seconds=1e300).complete, "no time is too long"
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "1MB"])
+def test_it_is_refused_with_a_size_of_files_that_is_none(table: SmallCluster, size: object) -> None:
+    with pytest.raises(InvalidRequest, match="merged files"):
+        compact_here(table, target_file_bytes=size)
 
 
 def test_a_large_range_is_merged_in_slices_that_are_recorded_and_committed_together(

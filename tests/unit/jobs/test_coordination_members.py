@@ -181,6 +181,9 @@ def test_a_directory_with_the_data_of_another_server_is_left_as_it_is(tmp_path: 
         ("4=zk4:0:3888;2181", "0 is no port"),
         ("4=zk4:2888:3888;2888", "server 4 has one port for two purposes"),
         ("256=zk4:2888:3888;2181", "256 is no number of a ZooKeeper server"),
+        ("0=zk4:2888:3888;2181", "0 is no number of a ZooKeeper server"),
+        ("4=0.0.0.0:2888:3888;2181", "0.0.0.0:2888:3888 is no address at which other servers could reach server 4"),
+        ("4=zk4:2888:3888|[::]:2888:3888;2181", "is no address at which other servers could reach server 4"),
     ],
 )
 def test_a_server_that_would_take_the_place_of_another_or_not_start_is_not_prepared(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,23 @@ def rows_of(cluster: Cluster, name: str = TABLE) -> list[dict[str, object]]:
 
 def stored(table: SmallCluster) -> int:
     return sum(1 for node in "ABC" for _ in Path(table.address(node).uri).rglob("*.parquet"))
+
+
+def test_a_vacuum_whose_clock_has_jumped_ahead_leaves_what_is_kept(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = table.cluster
+    administration.keep_history(cluster, TABLE, 3600.0)
+    before = stored(table)
+    administration.drop_table(cluster, TABLE, keep_seconds=3600.0)
+    far = time.time_ns() + 30 * 86_400 * 10**9
+    with monkeypatch.context() as jumped:
+        jumped.setattr(time, "time_ns", lambda: far)
+        done = sweep(cluster)
+    assert done.keep_newer_than_ms < far // 1_000_000 - 29 * 86_400_000
+    assert (done.replicas, stored(table)) == ((), before)
+    administration.restore_table(cluster, TABLE)
+    assert rows_of(cluster) == ROWS
 
 
 def test_a_dropped_table_comes_back_with_its_rows_its_options_and_its_batches(table: SmallCluster) -> None:

@@ -245,6 +245,47 @@ def test_damage_is_read_round_by_lookups_and_told_by_scans_once(cluster: SmallCl
         read_again(cluster)
 
 
+@pytest.mark.parametrize("keys", [7, [7], {"id": 7}, [{"id": "7"}]])
+def test_keys_that_are_none_are_refused_with_what_a_key_has(cluster: SmallCluster, keys: object) -> None:
+    """The columns that are no part of the key are not asked for."""
+    with pytest.raises(InvalidRequest) as refused:
+        cluster.cluster.scan(FLIGHTS, keys=keys)
+    assert "key" in refused.value.reason
+    assert "id" in refused.value.hint
+    assert "note" not in refused.value.hint
+
+
+def test_a_filter_names_its_columns(wide: SmallCluster) -> None:
+    """A read has other columns than the table, so that a place would mean another column in each of its ways."""
+    lake = wide.cluster
+    lake.write(FLIGHTS, [{"carrier": "FieldPath(0)", "flight": n, "delay": float(n), "gate": "A"} for n in range(9)])
+    key = [{"carrier": "FieldPath(0)", "flight": 5}]
+    for where in (pc.field(1) == 5, (pc.field("flight") == 5) & pc.field(2).is_valid()):
+        for read in (
+            lambda where=where: lake.scan(FLIGHTS, where=where),
+            lambda where=where: lake.count(FLIGHTS, where=where),
+            lambda where=where: lake.scan(FLIGHTS, where=where, keys=key),
+            lambda where=where: lake.overwrite(FLIGHTS, [], where=where),
+        ):
+            with pytest.raises(InvalidRequest, match="by its place") as refused:
+                read()
+            assert "field('carrier')" in refused.value.hint
+    assert lake.count(FLIGHTS, where=pc.field("carrier") == "FieldPath(0)") == 9, "a text is no place"
+
+
+def test_a_filter_that_has_no_value_for_some_row_is_refused(cluster: SmallCluster) -> None:
+    lake = cluster.cluster
+    lake.write(FLIGHTS, numbered(9))
+    for where in (pc.scalar(10) / pc.field("id") > 2, pc.field("note").cast("int32") == 1, pc.field("id") * 2**62 > 0):
+        with pytest.raises(InvalidRequest, match="cannot be computed of all rows"):
+            lake.scan(FLIGHTS, where=where).read_all()
+        with pytest.raises(InvalidRequest, match="cannot be computed of all rows"):
+            lake.count(FLIGHTS, where=where)
+    assert lake.count(FLIGHTS, where=pc.scalar(10) / pc.field("id") > 2, keys=[{"id": 4}]) == 0, (
+        "that row it has a value for"
+    )
+
+
 def read_again(cluster: SmallCluster) -> dict[int, str | None]:
     """What a scan shows in the end: one that has met damage is begun again."""
     for _ in range(4):

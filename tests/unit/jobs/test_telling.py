@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from epochlake.jobs.replicas import superseding
+from epochlake.jobs.replicas.known_tokens import KnownTokens
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.sections import Run, sections, tasks
 from epochlake.jobs.replicas.superseding import WORD_BITS, Told
@@ -54,6 +55,7 @@ def test_what_is_remembered_is_what_files_say(replica: ReplicaAddress, seed: int
         assert told_of(some, task_rows) == told_anew(some, task_rows)
         if dice.random() < 0.1:
             replica.storage.kept(Memory).clear()
+            replica.storage.kept(KnownTokens).clear()
 
 
 def test_words_of_files_have_the_bits_of_all_that_was_told(replica: ReplicaAddress, seed: int) -> None:

@@ -33,6 +33,7 @@ from epochlake.metastore import announcing
 from epochlake.metastore.errors import Rejected, StorageUnavailable
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.metadata.time_to_live import SKEW_MICROS
+from epochlake.metastore.storage import clocks
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
 
@@ -73,6 +74,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[Cluster]:
     without_zookeeper(monkeypatch)
     monkeypatch.setattr(compaction, "live_leases", lambda cluster: [])
+    # Time passes for the root as it does here, though its files have the times of the machine.
+    monkeypatch.setattr(compaction, "behind", lambda storage, root: None)
     monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
     with grow(tmp_path) as grown:
         yield grown
@@ -383,6 +386,19 @@ def test_a_row_that_was_written_lately_stays_for_its_grace_however_long_ago_it_h
     put(visits, clock, *((key, 0) for key in range(10, 20)))
     compacted(visits, grace=HOUR / 2)
     assert (shown(visits), stored(visits)) == (set(range(10, 20)), 10)
+
+
+def test_a_compaction_whose_clock_has_jumped_ahead_drops_no_row_that_others_show(
+    visits: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "behind", clocks.behind)
+    put(visits, clock, *((key, 0) for key in range(10)))
+    put(visits, clock, (1, 0), (10, 3 * DAY))
+    clock.forward(60 * DAY)
+    compacted(visits)
+    assert (shown(visits), stored(visits)) == (set(), 11), "what had expired before the jump may go another time"
+    clock.forward(-60 * DAY)
+    assert shown(visits) == {*range(10)}
 
 
 def test_files_of_nothing_but_expired_rows_are_a_reason_to_compact_once(visits: Cluster, clock: Clock) -> None:

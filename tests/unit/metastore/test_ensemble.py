@@ -101,6 +101,22 @@ def test_a_server_that_is_to_be_elsewhere_under_its_number_is_refused() -> None:
         require_change(now, [server(1), server(2)])
 
 
+def test_an_even_number_votes_where_dead_ones_leave_and_nobody_else_changes() -> None:
+    now = EnsembleConfiguration(1, (server(1), server(2), server(3), server(4, OBSERVER)))
+    require_change(now, [server(1), server(3), server(4, OBSERVER)], dead=[2])
+    require_change(now, [server(1), server(3)], dead=[2])
+    require_change(now, [server(1), server(3), server(2, OBSERVER)], dead=[2])
+    for target, dead in (
+        ([server(1), server(3)], [3]),
+        ([server(1), server(3)], []),
+        ([server(1), server(4)], [2, 3]),
+        ([server(1), server(2), server(3), server(4)], [1]),
+        ([server(4, OBSERVER)], [1, 2, 3]),
+    ):
+        with pytest.raises(InvalidRequest, match="of the servers would vote"):
+            require_change(now, target, dead)
+
+
 def taken(servers: tuple[Server, ...], step: Step) -> tuple[Server, ...]:
     """The servers of after a step."""
     changed = step.leaving if step.joining is None else step.joining.number

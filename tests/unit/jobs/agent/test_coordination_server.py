@@ -125,8 +125,44 @@ def test_a_server_that_heeds_no_signal_is_gone_when_its_agent_ends(
         f"open({str(ready)!r}, 'w').close()\nos.close(1)\ntime.sleep(600)"
     )
     server = scripted(tmp_path, monkeypatch, program)
-    seen = until(server, lambda seen: seen.state is ServerState.STARTING and seen.reason != "" and ready.exists())
+    seen = until(server, lambda seen: seen.reason != "" and ready.exists())
     assert (seen.reason, seen.starts, seen.role) == ("it does not answer", 1, "")
+
+
+def test_a_server_that_has_not_come_up_after_a_minute_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination_server, "STEADY_SECONDS", 1e9)
+    program = "import os, time\nos.close(1)\ntime.sleep(600)"
+    seen = until(scripted(tmp_path, monkeypatch, program), lambda seen: seen.reason != "")
+    assert (seen.state, seen.problem) == (ServerState.STARTING, "")
+    monkeypatch.setattr(coordination_server, "STEADY_SECONDS", 0.0)
+    seen = until(scripted(tmp_path, monkeypatch, program), lambda seen: seen.problem != "")
+    assert (seen.state, seen.problem) == (ServerState.SILENT, "its ZooKeeper server is silent: it does not answer")
+
+
+def test_what_a_server_writes_while_it_runs_does_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination_server, "LARGEST_LOG_BYTES", 100)
+    place = tmp_path / "home" / DIRECTORY
+    place.mkdir(parents=True)
+    program = (
+        f"import os, time\nlog = os.open({str(place / LOG)!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\nos.close(1)\n"
+        "while True:\n    os.write(log, b'refused\\n' * 5)\n    time.sleep(0.01)"
+    )
+    aside = place / "server.log.1"
+    until(scripted(tmp_path, monkeypatch, program), lambda seen: aside.exists() and aside.stat().st_size == 100)
+    assert b"refused\n" in aside.read_bytes()
+
+
+def test_a_log_is_made_small_also_where_there_is_no_room_to_put_it_aside(tmp_path: Path) -> None:
+    log = tmp_path / LOG
+    log.write_bytes(b"x" * (coordination_server.LARGEST_LOG_BYTES + 1))
+    (tmp_path / f"{LOG}.1").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        coordination_server.keep_small(log)
+    assert log.stat().st_size == 0
 
 
 def test_who_has_lost_its_agent_before_it_was_ready_becomes_no_server(tmp_path: Path) -> None:

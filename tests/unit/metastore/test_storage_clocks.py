@@ -1,0 +1,38 @@
+"""The clock of a root's storage: it counts where that of this machine is ahead, if the root says its time."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.storage.clocks import MARGIN_MICROS, NAME, behind
+from epochlake.metastore.storage.storage import Storage, StorageSettings
+
+DAY_NS = 86_400 * 10**9
+
+
+def test_clocks_that_agree_are_no_difference_and_one_that_is_ahead_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage, real = Storage(StorageSettings()), time.time_ns
+    assert behind(storage, str(tmp_path)) is None, "the file is made"
+    os.utime(tmp_path / NAME, ns=(0, 0))
+    assert behind(storage, str(tmp_path)) is None, "and touched from then on"
+    monkeypatch.setattr(time, "time_ns", lambda: real() + 8 * DAY_NS)
+    there = behind(storage, str(tmp_path))
+    assert there is not None
+    assert abs(real() // 1000 - there) < MARGIN_MICROS
+    assert "seconds ahead" in caplog.text
+    monkeypatch.setattr(time, "time_ns", lambda: real() - 8 * DAY_NS)
+    assert behind(storage, str(tmp_path)) is None, "a clock that is behind deletes less by itself"
+
+
+def test_a_root_that_does_not_say_its_time_is_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(storage: Storage, uri: str, data: bytes) -> None:
+        raise StorageUnavailable(f"cannot write {uri}: no space left")
+
+    monkeypatch.setattr(Storage, "write_bytes", full)
+    assert behind(Storage(StorageSettings()), str(tmp_path)) is None
