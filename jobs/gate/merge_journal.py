@@ -84,7 +84,11 @@ class MergeJournal:
         self._uri = places.join(uri, table_id)
 
     def tail(self) -> int:
-        """The number of the newest entry; 0: there is none."""
+        """The number of the newest entry; 0: there is none.
+
+        Raises LogUnreadable where the entry after it is gone, and had been finished: its merge has landed and counts,
+        and whoever took its number again would be taken for finished before he has landed anything.
+        """
         low = self._hint()
         if low and not self._has(low):
             low = 0  # the root went back behind the hint
@@ -95,7 +99,16 @@ class MergeJournal:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._has(middle) else (low, middle)
-        return low
+        if not self.is_finished(low + 1):
+            return low
+        if self._has(low + 1):
+            return self.tail()  # put and finished meanwhile
+        uri = self._entry_uri(low + 1)
+        raise LogUnreadable(
+            f"{uri} is gone, of a merge that was finished",
+            hint=f"Restore it from a backup of the root, with all that are gone after it. Without one, and when "
+            f"no merge that may have been given its name is tried again, delete {uri}.done",
+        )
 
     def entry(self, number: int) -> MergeEntry | None:
         """An entry, which is on the disk; None where there is none. Raises LogUnreadable, UnknownFormat."""

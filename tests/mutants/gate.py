@@ -117,6 +117,13 @@ MUTANTS = (
         ("tests/unit/jobs/test_change_streams_attacked.py",),
     ),
     Mutant(
+        "the number of a finished merge whose entry is gone is taken again",
+        "jobs/gate/merge_journal.py",
+        "        if not self.is_finished(low + 1):\n            return low\n",
+        "        if True:\n            return low\n",
+        ("tests/unit/jobs/test_merge.py",),
+    ),
+    Mutant(
         "a copy is stored again as it lies",
         "jobs/gate/merge_finishing.py",
         "        require_intact(storage, staged.file, kept)\n",

@@ -532,6 +532,45 @@ def test_a_flipped_bit_in_an_entry_is_found_and_no_merge_counts_twice(
     assert rows_of(cluster)[1][0] == 6
 
 
+@pytest.mark.parametrize("merges", [1, 4])
+def test_where_the_entry_of_a_finished_merge_is_gone_its_number_is_not_taken_again_and_nothing_counts_twice(
+    cluster: Cluster, merges: int
+) -> None:
+    put(cluster, (1, 1, "Rome"))
+    merge = cluster.merge(STOCK, [{"id": 1, "n": 5}]).when_matched_update(ADD)
+    for number in range(merges):
+        merge.execute(batch=f"b{number}")
+    journal = journal_of(cluster)
+    entry = Path(journal._entry_uri(merges))
+    data = entry.read_bytes()
+    entry.unlink()
+    for hint in (str(merges).encode(), b"1", b""):
+        cluster.storage.replace_bytes(f"{journal._uri}/hint", hint)
+        for batch in (f"b{merges - 1}", "another", None):
+            with pytest.raises(LogUnreadable, match="is gone, of a merge that was finished"):
+                merge.execute(batch=batch)
+    assert rows_of(cluster)[1][0] == 1 + 5 * merges
+    entry.write_bytes(data)
+    assert merge.execute(batch=f"b{merges - 1}").already
+    assert not merge.execute(batch="another").already
+    assert rows_of(cluster)[1][0] == 6 + 5 * merges
+
+
+def test_the_tail_is_found_that_somebody_else_has_put_and_finished_meanwhile(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cluster, (1, 1, "Rome"))
+    journal, finished = journal_of(cluster), MergeJournal.is_finished
+
+    def merged(self: MergeJournal, number: int) -> bool:
+        monkeypatch.setattr(MergeJournal, "is_finished", finished)
+        cluster.merge(STOCK, [{"id": 1, "n": 5}]).when_matched_update(ADD).execute()
+        return self.is_finished(number)
+
+    monkeypatch.setattr(MergeJournal, "is_finished", merged)
+    assert journal.tail() == 1
+
+
 def test_an_entry_of_an_earlier_version_is_finished(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
