@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -20,7 +20,7 @@ from epochlake.jobs.gate.expiry import bounds_of, live_rows
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.moments import micros_of
 from epochlake.jobs.replicas.counting import count_of
-from epochlake.jobs.replicas.row_values import NO_WORD, comparables
+from epochlake.jobs.replicas.row_values import NO_WORD, StoredKeys, comparables
 from epochlake.jobs.replicas.scanning import Asked, scan
 from epochlake.jobs.replicas.superseding import judged_by
 from epochlake.metastore.metadata.model import Table
@@ -47,7 +47,7 @@ class Keys(NamedTuple):
     """Keys that are asked for: `windows` have their tokens, `values` them as `comparables`."""
 
     windows: Sequence[Interval]
-    values: Collection[object]
+    values: StoredKeys
 
 
 class Question(NamedTuple):
@@ -268,4 +268,4 @@ def _keys(table: Table, keys: object) -> Keys:
     if nulls:
         raise InvalidRequest(f"a key of table {table.full_name} has no {', '.join(nulls)}: a key is never null")
     tokens = np.unique(hashes(rows)).tolist()
-    return Keys([(token, token) for token in tokens], set(comparables(rows)))
+    return Keys([(token, token) for token in tokens], StoredKeys(comparables(rows)))

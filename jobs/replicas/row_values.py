@@ -15,6 +15,12 @@ NO_WORD = (OverflowError, UnicodeDecodeError)
 """What is raised where Python has no word for a value."""
 
 
+class StoredKeys(frozenset[object]):
+    """Keys as `comparables` makes them. It is a type of its own, as it is sent to workers: one of an earlier version,
+    which compares values of Python, has no such type, and fails where it would find nothing.
+    """
+
+
 def comparables(rows: pa.Table) -> list[object]:
     """Each row as `comparable` of its values as they are stored, so also where Python has no word for one of them."""
     return [comparable(row) for row in bare_rows(rows).to_pylist()]

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.replicas.reading import ReadPlan
-from epochlake.jobs.replicas.row_values import comparables
+from epochlake.jobs.replicas.row_values import StoredKeys, comparables
 from epochlake.jobs.replicas.run_files import CanMatch, Positions, rows_of_run
 from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.sections import Run, Slice, bytes_of
@@ -39,8 +39,15 @@ class Asked(msgspec.Struct, frozen=True, eq=False):
     primary_key: tuple[str, ...]
     where: pc.Expression | None = None
     needed: tuple[str, ...] = ()
-    keys: Collection[object] | None = None
+    keys: StoredKeys | None = None
     told_by: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.keys is not None and not isinstance(self.keys, StoredKeys):
+            raise InvalidRequest(
+                "a worker was asked for keys by a driver of an earlier version of Epochlake",
+                hint="Have the driver and its workers run the same version",
+            )
 
     @property
     def judged_by(self) -> tuple[str, ...]:
@@ -128,7 +135,7 @@ def _filtered(rows: pa.Table, where: pc.Expression) -> pa.Table:
         ) from error
 
 
-def _are_among(rows: pa.Table, keys: Collection[object]) -> Sequence[bool]:
+def _are_among(rows: pa.Table, keys: StoredKeys) -> Sequence[bool]:
     return [key in keys for key in comparables(rows)]
 
 

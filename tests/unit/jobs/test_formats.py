@@ -337,8 +337,9 @@ def test_a_lease_at_the_root(tmp_path: Path) -> None:
 
 def test_names_of_files_and_places() -> None:
     known = names()
-    # The names are frozen; log members came later, and formats grow.
-    assert vars(Root("root")) == known["places below the root"] | {"log_members": "root/log-members"}
+    # The names are frozen; log members and published ensembles came later, and formats grow.
+    later = {"log_members": "root/log-members", "coordination": "root/coordination"}
+    assert vars(Root("root")) == known["places below the root"] | later
     assert path_of("2-1", FILES[1]) == known["a data file of a tablet"]
     assert path_of("0000000000000000-4000000000000000", FILES[1]) == known["a data file of a range"]
     assert f"{cut_id(FILES[1], -(2**63), -1)}.parquet" == known["a piece"]

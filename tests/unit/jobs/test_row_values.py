@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from epochlake.jobs.replicas.row_values import shown_rows
+from epochlake.jobs.replicas.row_values import StoredKeys, shown_rows
+from epochlake.jobs.replicas.scanning import Asked
 from epochlake.metastore.configuration import Configuration, PipelineSettings
 from epochlake.placement.errors import InvalidRequest
 
@@ -100,3 +103,13 @@ def test_people_are_shown_a_text(kind: str) -> None:
     assert shown[3]["id"] == values(kind)[3].as_py()
     inside = pa.table({"many": pa.ListArray.from_arrays([0, 4], values(kind))})
     assert isinstance(shown_rows(inside)[0]["many"], str)
+
+
+def test_keys_of_an_earlier_version_are_refused_by_a_worker_and_those_of_this_one_arrive() -> None:
+    """An earlier version sends keys as values of Python: they would equal nothing."""
+    schema = pa.schema([("day", pa.date32())])
+    sent = Asked(schema, ("day",), keys=StoredKeys([(1,)]))
+    [key] = pickle.loads(pickle.dumps(sent)).keys
+    assert key == (1,)
+    with pytest.raises(InvalidRequest, match="earlier version"):
+        Asked(schema, ("day",), keys=frozenset([(date(1970, 1, 2),)]))  # type: ignore[arg-type]
