@@ -39,7 +39,7 @@ from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, Interval
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
 CHANGE_DDL = f"`{CHANGE}` string, `{WRITTEN_AT}` timestamp, `{POSITION}` bigint, `{LATE}` boolean"
@@ -222,7 +222,7 @@ class ChangeReader(_Changes, DataSourceReader):
         yield from self._read(partition)
 
 
-class ChangeStreamReader(_Changes, DataSourceStreamReader):
+class ChangeStreamReader(_Changes, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are positions, with what tells the index from one that was restored from a backup, and the stream of a
     generation from others. Where the generation has ended, nothing comes any more.
     """
@@ -230,6 +230,17 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
     def __init__(self, options: ReadOptions, given: Given) -> None:
         super().__init__(options, given)
         self._held = False
+        self._last: int | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember where the changes end now: a query with `availableNow` ends there.
+
+        For a source that cannot do this Spark takes one micro-batch a run: after a run that was killed the one that
+        comes again, and nothing of what came since.
+        """
+        with as_spark_says(), self._options.open() as cluster:
+            stream = open_stream(cluster, cluster.catch_up(), self._options.table)
+            self._last = stream.index.tail().position
 
     def initialOffset(self) -> dict[str, Any]:
         """Before the first change that is asked for."""
@@ -257,6 +268,8 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
             self._require_same_part(start)
             self._hold(cluster, stream, start)
             newest = stream.index.tail().position
+            if self._last is not None:
+                newest = min(newest, max(self._last, start["position"]))
             part = self._part(stream, metadata)
             if part is not None:
                 over = end_of_part(cluster, stream, part, newest)

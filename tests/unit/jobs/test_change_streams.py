@@ -41,7 +41,7 @@ from epochlake.placement.errors import InvalidRequest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
 from tests.support.changes import (
@@ -434,6 +434,26 @@ def test_a_query_of_spark_that_begins_again_is_held_for_though_its_name_has_told
     assert drop_old(kept.cluster, aged(kept, 0.0, 3600.0)) == (0, 0)
     [held] = Readers(kept.cluster.storage, index_of(kept)).all()
     assert held.position == start["position"]
+
+
+def test_a_run_of_spark_that_takes_what_is_available_ends_where_the_changes_ended_when_it_began(
+    kept: SmallCluster,
+) -> None:
+    """For a source that does not say so Spark takes one micro-batch a run, which may be one that comes again."""
+    run = ChangeStreamReader(offered(kept), GIVEN)
+    assert isinstance(run, SupportsTriggerAvailableNow)
+    start = run.initialOffset()
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    run.prepareForTriggerAvailableNow()
+    kept.cluster.write(FLIGHTS, rows({2: "later"}))
+    end = run.latestOffset(start, ReadAllAvailable())
+    found = read_by_spark(run, run.partitions(start, end))
+    assert [row["note"] for batch in found for row in batch.to_pylist()] == ["a"]
+    assert run.latestOffset(end, ReadAllAvailable()) == end, "there is nothing more, for this run"
+    # What an earlier run has planned beyond, before the root answered, stays.
+    beyond = ChangeStreamReader(offered(kept), GIVEN).latestOffset(end, ReadAllAvailable())
+    assert beyond["position"] > end["position"]
+    assert run.latestOffset(beyond, ReadAllAvailable()) == beyond
 
 
 def test_a_stream_of_spark_is_told_that_another_one_has_begun(kept: SmallCluster) -> None:
