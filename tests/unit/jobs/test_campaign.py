@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -185,8 +186,11 @@ class Broken(campaign.Campaign):
 
 
 @pytest.fixture(autouse=True)
-def hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+def process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Later tests of this process look at what is logged."""
     monkeypatch.setenv("PYTHONHASHSEED", "0")
+    yield
+    assert logging.root.manager.disable == logging.NOTSET
 
 
 def test_a_history_that_failed_is_made_shorter_shown_and_kept(
