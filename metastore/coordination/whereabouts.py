@@ -97,6 +97,10 @@ class Whereabouts:
             logger.warning("a ZooKeeper server is not asked: %s", self.refused)
         return self.refused
 
+    def unproved(self, why: str) -> None:
+        self.refused = why
+        logger.warning("a ZooKeeper server is not asked: %s", why)
+
     def _refusal(self, data: bytes | None) -> str:
         published = self._published
         if published is None:
