@@ -127,11 +127,11 @@ class Whereabouts:
 
     def _read(self) -> None:
         try:
-            found = newest(self._storage, self._directory)
+            found = newest(self._storage, self._directory, self._cluster_id)
         except StorageUnavailable as error:
             raise CoordinationUnavailable(
                 f"where the ZooKeeper ensemble is cannot be read: {error.statement}", hint=error.hint
             ) from error
         # What was published stays what has to be proved, also when the root goes back to before that or is emptied.
-        if found is not None and self._cluster_id in (None, found.cluster_id):
+        if found is not None:
             self._published = found
