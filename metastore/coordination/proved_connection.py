@@ -27,7 +27,9 @@ class Proof(Protocol):
         """The absolute path of the znode that proves it; empty where nothing is to be proved."""
 
     def refusal(self, data: bytes | None) -> str:
-        """Why a server with this there, or without, is not the right one, else empty. It must not block."""
+        """Why a server with this there, or without, is not the right one, else empty. It may read the root: the
+        connection waits for it.
+        """
 
     def unproved(self, why: str) -> None:
         """A server has answered, and did not say what is there. It must not block."""

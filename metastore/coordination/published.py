@@ -52,6 +52,10 @@ class WrongEnsemble(InvalidRequest):
     """The ensemble is not the one that the cluster has published."""
 
 
+class NothingWhole(CoordinationUnavailable):
+    """Something was published, and none of it can be read."""
+
+
 class _Kept(msgspec.Struct, frozen=True):
     digest: str
     published: msgspec.Raw
@@ -94,7 +98,7 @@ def newest(storage: Storage, directory: str, cluster_id: str | None = None) -> P
             break
     if len(others) == len(there):
         return None
-    raise CoordinationUnavailable(
+    raise NothingWhole(
         f"what {directory} says of the ZooKeeper ensemble cannot be read",
         hint="Name the servers in [zookeeper] connect, and run `epochlake metadata reconfigure --coordination --adopt`",
     )

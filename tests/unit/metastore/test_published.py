@@ -133,19 +133,35 @@ def of(root: Root, connect: str, cluster: str | None = "c1") -> Whereabouts:
 
 
 def test_published_addresses_come_first_and_the_configured_ones_are_a_second_thought(root: Root) -> None:
-    assert (of(root, "seed:2181/below").first(), of(root, "seed:2181").asked_for()) == ("seed:2181/below", "")
+    assert (of(root, "seed:2181/below").first(), of(root, "seed:2181").refusal(None)) == ("seed:2181/below", "")
     with pytest.raises(CoordinationUnavailable, match="was not published"):
         of(root, AUTO).first()
     known = of(root, "seed:2181")
     assert keep(STORAGE, root.coordination, publication(1, "zk1:2181,zk2:2181"))
-    assert known.asked_for() == ""
+    assert "never been published" in known.refusal(None), "what was published meanwhile has to be proved"
     assert known.look() == "zk1:2181,zk2:2181,seed:2181"
-    assert known.asked_for() != "", "what was published meanwhile has to be proved"
     assert of(root, "seed:2181").first() == of(root, AUTO).look() == "zk1:2181,zk2:2181"
     assert of(root, "seed:2181", "another cluster").first() == "seed:2181"
     # A root that is emptied, or goes back, takes nothing of that away.
     min(Path(root.coordination).iterdir()).unlink()
     assert known.look() == "zk1:2181,zk2:2181,seed:2181"
+
+
+def test_what_a_server_has_to_know_is_read_when_it_answers(root: Root) -> None:
+    """As for a process that was paused while the ensemble went on, and one of its servers was restored."""
+    assert keep(STORAGE, root.coordination, publication(1))
+    restored = msgspec.json.encode(EnsembleIdentity("e1", ("seal-1",)))
+    paused = of(root, AUTO)
+    assert paused.refusal(restored) == ""
+    assert keep(STORAGE, root.coordination, publication(2))
+    assert "went back" in paused.refusal(restored)
+    assert paused.refusal(msgspec.json.encode(EnsembleIdentity("e1", ("seal-1", "seal-2")))) == ""
+    # Nothing that is whole takes nothing away; what a newer version has published, or what is not read, may be news.
+    for path in Path(root.coordination).iterdir():
+        path.write_bytes(b"torn")
+    assert "went back" in paused.refusal(restored)
+    assert keep(STORAGE, root.coordination, publication(3, format=2))
+    assert "cannot be read: a newer version" in paused.refusal(restored)
 
 
 def test_others_are_asked_when_nobody_answers_and_need_not_know(root: Root) -> None:
