@@ -270,14 +270,7 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
             stream = open_stream(cluster, metadata, self._options.table)
             for offset in (start, end):
                 self._require_same_part(offset)
-                if offset["stream"] != stream.stream_id:
-                    _require_no_other_name(metadata, self._options.table, offset["stream"])
-                    raise ChangesGone(
-                        f"the stream of changes of {self._options.table} that was read has ended, and another one has "
-                        "begun",
-                        stream.index.tail().position,
-                    )
-                require_same(stream.index, Reader("of Spark", offset["position"], offset["write"], 0))
+                self._require_same_stream(metadata, stream, offset)
             self._hold(cluster, stream, start)
             part = self._part(stream, metadata)
             return self._tasks(cluster.storage, stream, start["position"], end["position"], part)
@@ -287,10 +280,16 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
         yield from self._read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Tell how far the reader that the option `reader` names has come: what it has not read is kept for it."""
+        """Tell how far the reader that the option `reader` names has come: what it has not read is kept for it.
+
+        Spark commits a micro-batch before it asks for the partitions of the next one, so this is where a query that
+        runs learns first that its stream has ended, or went back: its position is no place in another one.
+        """
         if self._options.reader is not None:
             with as_spark_says(), self._options.open() as cluster:
-                stream = open_stream(cluster, cluster.catch_up(), self._options.table)
+                metadata = cluster.catch_up()
+                stream = open_stream(cluster, metadata, self._options.table)
+                self._require_same_stream(metadata, stream, end)
                 Readers(cluster.storage, stream.index).tell(self._options.reader, end["position"], self._key)
 
     def _hold(self, cluster: Cluster, stream: OpenStream, start: dict[str, Any]) -> None:
@@ -331,6 +330,18 @@ class ChangeStreamReader(_Changes, DataSourceStreamReader):
                 f"those {_named(asked)}",
                 hint="Give each stream, and each generation, a checkpoint of its own",
             )
+
+    def _require_same_stream(self, metadata: ClusterMetadata, stream: OpenStream, offset: dict[str, Any]) -> None:
+        """Raises ChangesGone for an offset of a stream that has ended, or that went back with its root; InvalidRequest
+        where the stream goes on under another name.
+        """
+        if offset["stream"] != stream.stream_id:
+            _require_no_other_name(metadata, self._options.table, offset["stream"])
+            raise ChangesGone(
+                f"the stream of changes of {self._options.table} that was read has ended, and another one has begun",
+                stream.index.tail().position,
+            )
+        require_same(stream.index, Reader("of Spark", offset["position"], offset["write"], 0))
 
     def _require_reader_of(self, cluster: Cluster, stream: OpenStream, part: StreamPart | None) -> None:
         """That what is kept for the option `reader` is of this stream, where it begins."""

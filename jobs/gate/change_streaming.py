@@ -241,9 +241,14 @@ class Changes:
         return f"{self.position}/{self._stream.stream_id}/{self._write_id}"
 
     def commit(self) -> Reader:
-        """Tell that what was given out up to `position` was dealt with. Raises InvalidRequest without a reader."""
+        """Tell that what was given out up to `position` was dealt with.
+
+        Raises InvalidRequest without a reader; ChangesGone where the root went back meanwhile: what comes to these
+        positions then was given to nobody.
+        """
         if self._reader is None:
             raise InvalidRequest("these changes are read by nobody who has a name", hint="Give reader=NAME")
+        require_same(self._index, Reader(self._reader, self.position, self._write_id, 0))
         return self._readers.tell(self._reader, self.position, self._key)
 
 

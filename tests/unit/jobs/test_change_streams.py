@@ -445,6 +445,38 @@ def test_a_stream_of_spark_is_told_that_another_one_has_begun(kept: SmallCluster
         stream.partitions(start, stream.latestOffset(start, ReadAllAvailable()))
 
 
+def test_what_a_query_of_spark_has_read_of_a_stream_that_ended_is_no_place_in_the_next_one(kept: SmallCluster) -> None:
+    """Spark commits what it has read last when another stream has begun beneath it, before it plans what comes next."""
+    query = ChangeStreamReader(offered(kept, reader="nightly"), GIVEN)
+    query.initialOffset()
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    end = query.latestOffset(query.initialOffset(), ReadAllAvailable())
+    drop_changes(kept.cluster, FLIGHTS)
+    keep_changes(kept.cluster, FLIGHTS)
+    with pytest.raises(PySparkRuntimeError, match=r"EPOCHLAKE_CHANGES_GONE.*another one has begun"):
+        query.commit(end)  # where the next stream has not come so far
+    for number in range(end["position"] + 1):
+        kept.cluster.write(FLIGHTS, rows({number: "of the next stream"}))
+    with pytest.raises(PySparkRuntimeError, match=r"EPOCHLAKE_CHANGES_GONE.*another one has begun"):
+        query.commit(end)
+    [carried] = Readers(kept.cluster.storage, index_of(kept)).all()
+    assert carried.position == 0
+    with pytest.raises(ChangesGone):  # under this name nothing of the next stream is skipped unseen
+        kept.cluster.changes(FLIGHTS, reader="nightly")
+
+
+def test_what_a_query_of_spark_has_read_beyond_a_root_that_went_back_is_not_told_of(kept: SmallCluster) -> None:
+    query = ChangeStreamReader(offered(kept, reader="nightly"), GIVEN)
+    start = query.initialOffset()
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    end = query.latestOffset(start, ReadAllAvailable())
+    for lost in ({"position": end["position"] + 1}, {"write": "another write"}):
+        with pytest.raises(PySparkRuntimeError, match=r"EPOCHLAKE_CHANGES_GONE.*it went back"):
+            query.commit({**end, **lost})
+    [held] = Readers(kept.cluster.storage, index_of(kept)).all()
+    assert held.position == start["position"]
+
+
 def test_a_stream_of_spark_goes_on_under_the_new_name_of_its_keyspace_and_is_told_it(kept: SmallCluster) -> None:
     cluster, moved = kept.cluster, "sky.flights"
     before = ChangeStreamReader(offered(kept), GIVEN)

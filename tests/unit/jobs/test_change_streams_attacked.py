@@ -14,6 +14,7 @@ from epochlake.jobs import administration
 from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.batches import Located
+from epochlake.jobs.gate.change_streaming import Changes
 from epochlake.jobs.gate.errors import ConsistencyNotReached
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.planning import HybridClock
@@ -327,6 +328,28 @@ def test_who_follows_while_the_root_goes_back_is_told_so(kept: SmallCluster) -> 
     kept.cluster.write(FLIGHTS, rows({3: "in its place"}))
     with pytest.raises(ChangesGone, match="went back"):
         next(batches)
+
+
+def test_who_commits_after_the_root_went_back_is_told_so_and_skips_nothing(kept: SmallCluster) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    assert told(kept, reader="r") == [("upsert", 1, "a")]
+    first = kept.cluster.changes(FLIGHTS, reader="r")
+    list(first)
+    first.commit()
+    further: list[Changes] = []
+
+    def read_further() -> None:
+        kept.cluster.write(FLIGHTS, rows({2: "gone"}))
+        further.append(kept.cluster.changes(FLIGHTS, reader="r"))
+        list(further[0])
+
+    gone_back(kept, read_further)
+    with pytest.raises(ChangesGone, match="went back"):
+        further[0].commit()  # nothing is at its position
+    kept.cluster.write(FLIGHTS, rows({3: "in its place"}))
+    with pytest.raises(ChangesGone, match="went back"):
+        further[0].commit()
+    assert told(kept, reader="r") == [("upsert", 3, "in its place")]
 
 
 def test_damage_of_the_copy_at_the_root_comes_to_no_replica(kept: SmallCluster) -> None:
