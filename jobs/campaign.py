@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -222,12 +223,19 @@ def attempt(task: Task, until: float | None = None) -> Outcome:
     )
 
 
-def _quiet() -> None:
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Nothing is logged until the end of the block: histories are full of what is worth a warning elsewhere."""
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _begin_worker() -> None:
-    _quiet()
+    logging.disable(logging.CRITICAL)
     # A Ctrl-C at the terminal is for who waits here; what has begun ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -284,11 +292,11 @@ class Campaign:
         spawn = multiprocessing.get_context("spawn")
         tasks = self._tasks(histories)
         if self._processes == 0:
-            _quiet()
-            for number, one in enumerate(tasks):
-                if until is not None and time.time() > until and number >= least:
-                    return
-                yield from self._keep(attempt(one, until if number >= least else None))
+            with _quietly():
+                for number, one in enumerate(tasks):
+                    if until is not None and time.time() > until and number >= least:
+                        return
+                    yield from self._keep(attempt(one, until if number >= least else None))
             return
         with ProcessPoolExecutor(self._processes, spawn, _begin_worker) as pool:
             running: list[Future[Outcome]] = []
@@ -585,11 +593,11 @@ def _keep_scenario(outcome: Outcome, scenario: Scenario, suffix: str = "") -> Pa
 
 
 def _explain(outcome: Outcome, most_tries: int, until: float | None) -> None:
-    _quiet()
     if until is not None and time.time() > until:
         print("The time is over, so no history that failed was made shorter.")
         return
-    scenario, done = shorten(outcome, most_tries, until)
+    with _quietly():
+        scenario, done = shorten(outcome, most_tries, until)
     path = _keep_scenario(outcome, scenario, SHORTER)
     print(f"\nThe shortest that was found to break the same rule, as {path}:")
     shown(scenario, done)

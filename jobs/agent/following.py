@@ -113,12 +113,12 @@ def keep_ensemble(home: Home, cluster: Cluster, mine: Tag | None) -> None:
     if mine is None:
         return
     try:
-        found = newest(cluster.storage, cluster.root.coordination)
+        found = newest(cluster.storage, cluster.root.coordination, mine.id)
     except EpochlakeError as error:
         logger.warning("what is published of the ZooKeeper ensemble is not kept: %s", error)
         return
     known = home.read(ENSEMBLE, PublishedEnsemble)
-    if found is None or found.cluster_id != mine.id or found == known:
+    if found is None or found == known:
         return
     if known is None or known.cluster_id != mine.id or found.number >= known.number:
         home.write(ENSEMBLE, found)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped, KazooException, NoNodeError
+from kazoo.exceptions import ConnectionDropped, KazooException, NoNodeError, SessionExpiredError
 from kazoo.protocol.connection import AUTH_XID, ConnectionHandler
 from kazoo.protocol.serialization import Auth, GetData, Sync
 
@@ -27,7 +27,12 @@ class Proof(Protocol):
         """The absolute path of the znode that proves it; empty where nothing is to be proved."""
 
     def refusal(self, data: bytes | None) -> str:
-        """Why a server with this there, or without, is not the right one, else empty. It must not block."""
+        """Why a server with this there, or without, is not the right one, else empty. It may read the root: the
+        connection waits for it.
+        """
+
+    def unproved(self, why: str) -> None:
+        """A server has answered, and did not say what is there. It must not block."""
 
 
 class ProvedConnection(ConnectionHandler):
@@ -46,19 +51,50 @@ class ProvedConnection(ConnectionHandler):
     def _connect(self, host: Any, hostip: Any, port: Any) -> Any:
         client = self.client
         seen, session = client.last_zxid, (client._session_id, client._session_passwd)
-        timeouts = super()._connect(host, hostip, port)
-        seconds = timeouts[1] / 1000.0
-        if path := self._proof.asked_for():
-            refusal = self._proof.refusal(self._read_through(path, seconds))
-            if refusal:
-                # What a stranger has said of its session and of its changes means nothing to others.
-                client.last_zxid = seen
-                client._session_id, client._session_passwd = session
-                raise ConnectionDropped(f"{host}:{port} is not asked: {refusal}")
+        try:
+            timeouts = self._connect_and_prove(host, hostip, port)
+        except SessionExpiredError:
+            raise
+        except Exception as error:
+            # What a stranger has said of its session and of its changes means nothing to others. Nor is anything that
+            # it may say a reason for kazoo's thread to end.
+            client.last_zxid = seen
+            client._session_id, client._session_passwd = session
+            if isinstance(error, (ConnectionDropped, self.handler.timeout_exception)):
+                raise
+            raise ConnectionDropped(f"{host}:{port} does not speak as ZooKeeper does ({error!r})") from error
         for scheme, credential in self._auth:
-            self._invoke(seconds, Auth(0, scheme, credential), xid=AUTH_XID)
+            self._invoke(timeouts[1] / 1000.0, Auth(0, scheme, credential), xid=AUTH_XID)
         self._proved()
         return timeouts
+
+    def _connect_and_prove(self, host: Any, hostip: Any, port: Any) -> Any:
+        client = self.client
+        path = self._proof.asked_for()
+        try:
+            timeouts = super()._connect(host, hostip, port)
+        except SessionExpiredError as error:
+            if not path or not client._session_id:
+                raise
+            # So says each server that has never heard of the session. It counts from one that proves to know; one that
+            # does not leaves the session to the servers that do. What is begun here for the question ends by itself.
+            self._socket.close()
+            client._session_id, client._session_passwd = None, bytes(16)
+            try:
+                timeouts = super()._connect(host, hostip, port)
+            except SessionExpiredError:
+                raise ConnectionDropped(f"{host}:{port} gives nobody a session") from error
+            self._prove(path, host, port, timeouts)
+            raise
+        if path:
+            self._prove(path, host, port, timeouts)
+        return timeouts
+
+    def _prove(self, path: str, host: Any, port: Any, timeouts: Any) -> None:
+        """Raise ConnectionDropped for a server that does not show that it is the right one."""
+        refusal = self._proof.refusal(self._read_through(path, timeouts[1] / 1000.0))
+        if refusal:
+            raise ConnectionDropped(f"{host}:{port} is not asked: {refusal}")
 
     def _read_through(self, path: str, seconds: float) -> bytes | None:
         """What a znode holds, no older than the call; None if it is not there."""
@@ -69,6 +105,7 @@ class ProvedConnection(ConnectionHandler):
             if header.err == NoNodeError.code:
                 return None
             if header.err or header.xid != _XID:
+                self._proof.unproved(f"it does not show {path} (error {header.err})")
                 raise ConnectionDropped(f"it does not say what it is ({header.err})")
             data, _ = GetData.deserialize(buffer, offset)
             return bytes(data or b"")

@@ -42,12 +42,18 @@ KEPT_DOCUMENTS = 4
 PUBLISH_SECONDS = 60.0
 
 _SUFFIX = ".json"
+_TRIED, _TRIED_BYTES = "tried", 4096
+"""What is written and deleted to see that there can be another publication, which is smaller."""
 _LOOKS = 3
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
 class WrongEnsemble(InvalidRequest):
     """The ensemble is not the one that the cluster has published."""
+
+
+class NothingWhole(CoordinationUnavailable):
+    """Something was published, and none of it can be read."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -66,29 +72,33 @@ def parse_identity(data: bytes) -> EnsembleIdentity:
         ) from error
 
 
-def newest(storage: Storage, directory: str) -> PublishedEnsemble | None:
-    """What was published last below a root, of what is whole; None where nothing was.
+def newest(storage: Storage, directory: str, cluster_id: str | None = None) -> PublishedEnsemble | None:
+    """What was published last below a root, of what is whole; None where nothing was. `cluster_id`: what was published
+    for another cluster is passed over, as where one root was copied over another; None: it is not known yet.
 
     Raises StorageUnavailable, UnknownFormat, and CoordinationUnavailable where something was and none of it is whole.
     """
-    there: list[int] = []
+    there, others = list[int](), set[int]()
     for _ in range(_LOOKS):
         there = _numbers(storage, directory)
-        damaged = False
+        damaged, others = False, set[int]()
         for number in reversed(there):
             path = _path(directory, number)
             try:
-                return _decoded(storage.read_bytes(path), number)
+                found = _decoded(storage.read_bytes(path), number)
+                if cluster_id in (None, found.cluster_id):
+                    return found
+                others.add(number)
             except failures.MissingFile:
                 continue  # newer ones have come, or what is older was taken away
             except ValueError as error:
                 damaged = True
                 logger.warning("%s is not what was written there, and is passed over: %s", path, error)
-        if damaged or not there:
+        if damaged or len(others) == len(there):
             break
-    if not there:
+    if len(others) == len(there):
         return None
-    raise CoordinationUnavailable(
+    raise NothingWhole(
         f"what {directory} says of the ZooKeeper ensemble cannot be read",
         hint="Name the servers in [zookeeper] connect, and run `epochlake metadata reconfigure --coordination --adopt`",
     )
@@ -124,8 +134,8 @@ def publish(
     hosts, slash, chroot = coordination.connect_string.partition("/")
     if not now.connect or set(now.connect.split(",")).isdisjoint(hosts.split(",")):
         return None
-    there = None if adopt else newest(storage, directory)
-    if there is not None and there.cluster_id == cluster_id:
+    there = None if adopt else newest(storage, directory, cluster_id)
+    if there is not None:
         found = _identity(coordination)[0]
         refusal = "it has never been published" if found is None else found.refusal(there)
         if refusal:
@@ -136,7 +146,8 @@ def publish(
             )
         if there.connect == now.connect + slash + chroot and int(there.version, 16) >= now.version:
             return there
-    sealed = _sealed(coordination)
+    _require_writable(storage, directory)
+    sealed = _sealed(coordination, "" if there is None else there.seal)
     made = PublishedEnsemble(
         number=max(_numbers(storage, directory), default=0) + 1,
         cluster_id=cluster_id,
@@ -149,7 +160,18 @@ def publish(
         logger.info("the ZooKeeper ensemble is published: %s", made.connect)
         return made
     # Somebody else has published at the same time. What they have not seen the next look finds.
-    return newest(storage, directory)
+    return newest(storage, directory, cluster_id)
+
+
+def _require_writable(storage: Storage, directory: str) -> None:
+    """Raise StorageUnavailable where nothing can be kept: before the ensemble gets a seal that nobody would ask for, as
+    it would once a minute, until those that are asked for were forgotten.
+    """
+    storage.create_directory(directory)
+    path = join(directory, _TRIED)
+    storage.delete_file(path)
+    storage.put_if_absent(path, bytes(_TRIED_BYTES))
+    storage.delete_file(path)
 
 
 def _configuration(coordination: Coordination) -> EnsembleConfiguration:
@@ -162,17 +184,22 @@ def _identity(coordination: Coordination) -> tuple[EnsembleIdentity | None, int]
     return (None, 0) if value is None else (parse_identity(value.data), value.version)
 
 
-def _sealed(coordination: Coordination) -> EnsembleIdentity:
-    """The identity of an ensemble, with one seal more, which is the last."""
+def with_seal(found: EnsembleIdentity, seal: str, asked_for: str) -> EnsembleIdentity:
+    """An identity with one seal more, which is the last. `asked_for` is not forgotten for it."""
+    kept = found.seals[1 - KEPT_SEALS :]
+    if asked_for in found.seals and asked_for not in kept:
+        kept = (asked_for, *kept[1:])
+    return EnsembleIdentity(found.ensemble, (*kept, seal))
+
+
+def _sealed(coordination: Coordination, asked_for: str) -> EnsembleIdentity:
+    """The identity of an ensemble, with one seal more, which is the last. `asked_for`: that of what is published."""
     seal = uuid.uuid4().hex
     while True:
         found, version = _identity(coordination)
         if found is not None and found.seals[-1:] == (seal,):
             return found  # written by a request whose answer was lost
-        if found is None:
-            made = EnsembleIdentity(uuid.uuid4().hex, (seal,))
-        else:
-            made = EnsembleIdentity(found.ensemble, (*found.seals[1 - KEPT_SEALS :], seal))
+        made = EnsembleIdentity(uuid.uuid4().hex, (seal,)) if found is None else with_seal(found, seal, asked_for)
         try:
             coordination.call("seal", _writing(msgspec.json.encode(made), None if found is None else version))
             return made

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from epochlake.metastore.configuration import AUTO, Configuration
 from epochlake.metastore.coordination.publication import Heard, PublishedEnsemble
-from epochlake.metastore.coordination.published import IDENTITY, newest, parse_identity
+from epochlake.metastore.coordination.published import IDENTITY, NothingWhole, newest, parse_identity
 from epochlake.metastore.errors import CoordinationUnavailable, StorageUnavailable, UnknownFormat
 from epochlake.metastore.root import Root
 from epochlake.metastore.storage.storage import Storage
@@ -36,8 +36,8 @@ class Whereabouts:
     """What one session knows. `cluster_id`: what was published for another cluster does not count; None: it is not
     known yet. `others`: who is asked as well when no published address answers.
 
-    `look` reads the root, in whatever thread calls it; all else returns at once. Raises CoordinationUnavailable where
-    the root cannot be read, and UnknownFormat.
+    `look` and `refusal` read the root, in whatever thread calls them; all else returns at once. The others raise
+    CoordinationUnavailable where the root cannot be read, and UnknownFormat.
     """
 
     def __init__(
@@ -89,7 +89,8 @@ class Whereabouts:
         return ",".join(dict.fromkeys(places)) + (f"/{chroot}" if chroot else "")
 
     def asked_for(self) -> str:
-        return "" if self._published is None else IDENTITY
+        """Also where nothing was published when the root was read last: somebody may have done it since."""
+        return IDENTITY
 
     def refusal(self, data: bytes | None) -> str:
         self.refused = self._refusal(data)
@@ -97,7 +98,18 @@ class Whereabouts:
             logger.warning("a ZooKeeper server is not asked: %s", self.refused)
         return self.refused
 
+    def unproved(self, why: str) -> None:
+        self.refused = why
+        logger.warning("a ZooKeeper server is not asked: %s", why)
+
     def _refusal(self, data: bytes | None) -> str:
+        # A server that was restored knows all that was published until then, and so it may be with this process, which
+        # was paused meanwhile. The root is read when the server has answered: it says what has to be known now.
+        try:
+            self._read()
+        except EpochlakeError as error:
+            if not self._holds(error):
+                return f"what it has to know cannot be read: {error.statement}"
         published = self._published
         if published is None:
             return ""
@@ -107,6 +119,10 @@ class Whereabouts:
             return parse_identity(data).refusal(published)
         except UnknownFormat as error:
             return error.statement
+
+    def _holds(self, error: EpochlakeError) -> bool:
+        """Whether what is known has to do, as nothing of what was published is whole any more."""
+        return isinstance(error, NothingWhole) and self._published is not None
 
     def _listen(self) -> None:
         """Ask the others. What the root says goes before what they say, but for where servers may be."""
@@ -123,11 +139,11 @@ class Whereabouts:
 
     def _read(self) -> None:
         try:
-            found = newest(self._storage, self._directory)
+            found = newest(self._storage, self._directory, self._cluster_id)
         except StorageUnavailable as error:
             raise CoordinationUnavailable(
                 f"where the ZooKeeper ensemble is cannot be read: {error.statement}", hint=error.hint
             ) from error
         # What was published stays what has to be proved, also when the root goes back to before that or is emptied.
-        if found is not None and self._cluster_id in (None, found.cluster_id):
+        if found is not None:
             self._published = found

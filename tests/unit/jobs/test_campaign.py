@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -185,8 +186,11 @@ class Broken(campaign.Campaign):
 
 
 @pytest.fixture(autouse=True)
-def hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+def process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Later tests of this process look at what is logged."""
     monkeypatch.setenv("PYTHONHASHSEED", "0")
+    yield
+    assert logging.root.manager.disable == logging.NOTSET
 
 
 def test_a_history_that_failed_is_made_shorter_shown_and_kept(
@@ -198,7 +202,6 @@ def test_a_history_that_failed_is_made_shorter_shown_and_kept(
     run = campaign.Run(10, *({} for _ in range(3)), ["something is wrong"], said)  # type: ignore[arg-type]
     monkeypatch.setattr(campaign, "Campaign", Broken)
     monkeypatch.setattr(campaign, "shorten", lambda *_: (scenario, run))
-    monkeypatch.setattr(campaign, "_quiet", lambda: None)
     monkeypatch.chdir(tmp_path)
     assert campaign.main(["--first", "7", "--histories", "1"]) == campaign.FAILED
     told = capsys.readouterr().out
@@ -290,7 +293,6 @@ def test_a_history_that_does_not_end_has_failed(monkeypatch: pytest.MonkeyPatch)
             pass
 
     monkeypatch.setattr(campaign, "LONGEST_SECONDS", 0.5)
-    monkeypatch.setattr(campaign, "_quiet", lambda: None)  # it is this process that plays
     monkeypatch.setattr("epochlake.jobs.testing.log_histories._commit", spin)
     scenario = Scenario("log", 1, 1.0, parts=(Part("p", "commits", ((Operation("commit", name="x"),),)),))
     [violation] = campaign.run(scenario).violations
@@ -304,7 +306,6 @@ def test_a_history_that_has_not_ended_when_the_time_is_over_is_cut_off_and_told(
         while True:
             pass
 
-    monkeypatch.setattr(campaign, "_quiet", lambda: None)  # it is this process that plays
     monkeypatch.setattr("epochlake.jobs.testing.log_histories._commit", spin)
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     arguments = ["--only", "log", "--theme", "in_line", "--minutes", "0.02", "--processes", "0", "--shorten", "5"]

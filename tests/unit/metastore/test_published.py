@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
 from epochlake.metastore.configuration import AUTO, Configuration, ZooKeeperSettings
+from epochlake.metastore.coordination.client import Coordination, Value
 from epochlake.metastore.coordination.publication import EnsembleIdentity, Heard, PublishedEnsemble
-from epochlake.metastore.coordination.published import KEPT_DOCUMENTS, keep, newest
+from epochlake.metastore.coordination.published import (
+    KEPT_DOCUMENTS,
+    KEPT_SEALS,
+    keep,
+    newest,
+    publish,
+    with_seal,
+)
+from epochlake.metastore.coordination.reconfiguring import CONFIGURATION
 from epochlake.metastore.coordination.whereabouts import Whereabouts
 from epochlake.metastore.errors import CoordinationUnavailable, UnknownFormat
 from epochlake.metastore.root import Root
@@ -66,25 +76,92 @@ def test_an_ensemble_is_the_published_one_when_it_knows_its_seal() -> None:
     assert "another ensemble" in EnsembleIdentity("e2", ("seal-1",)).refusal(published)
 
 
+def test_what_was_published_for_another_cluster_is_passed_over(root: Root) -> None:
+    assert keep(STORAGE, root.coordination, publication(1))
+    assert keep(STORAGE, root.coordination, publication(2, "theirs:2181", cluster_id="c2"))
+    assert newest(STORAGE, root.coordination, "c1") == publication(1)
+    assert newest(STORAGE, root.coordination, "c3") is None
+    known = of(root, "seed:2181")
+    assert (known.first(), known.published) == ("zk1:2181", publication(1))
+    # One's own that cannot be read is not taken for none, either: nobody would have to prove anything.
+    min(Path(root.coordination).iterdir()).write_bytes(b"")
+    with pytest.raises(CoordinationUnavailable, match="cannot be read"):
+        newest(STORAGE, root.coordination, "c1")
+
+
+def test_the_seal_that_is_asked_for_is_never_forgotten() -> None:
+    """However many are made without a publication, as by a process that is killed again and again."""
+    asked_for = publication(1)
+    identity = EnsembleIdentity("e1", (asked_for.seal,))
+    for number in range(2, 2 * KEPT_SEALS):
+        identity = with_seal(identity, f"seal-{number}", asked_for.seal)
+        assert not identity.refusal(asked_for)
+        assert identity.seals[-1] == f"seal-{number}"
+    assert len(identity.seals) == len(set(identity.seals)) == KEPT_SEALS
+    assert asked_for.seal not in with_seal(identity, "last", "another").seals
+
+
+class Asked:
+    """The ensemble, as far as a publication asks it, and how often it was given a seal."""
+
+    connect_string = "zk1:2181"
+    seals = 0
+
+    def barrier(self, path: str, timeout: float) -> Value | None:
+        return Value(b"server.1=zk1:1:2:participant;zk1:2181\nversion=1", 0) if path == CONFIGURATION else None
+
+    def call(self, asked: str, request: object) -> None:
+        self.seals += 1
+
+
+def test_an_ensemble_gets_no_seal_where_nothing_can_be_published(root: Root) -> None:
+    """A coordinator tries it every minute, and those that are asked for would be forgotten for the new ones."""
+    ensemble = Asked()
+    Path(root.coordination).write_bytes(b"not a directory")
+    with pytest.raises(EpochlakeError):
+        publish(cast("Coordination", ensemble), STORAGE, root.coordination, "c1")
+    assert ensemble.seals == 0
+    Path(root.coordination).unlink()
+    made = publish(cast("Coordination", ensemble), STORAGE, root.coordination, "c1")
+    assert (made, ensemble.seals) == (newest(STORAGE, root.coordination, "c1"), 1)
+    assert [path.name for path in Path(root.coordination).iterdir()] == [f"{1:020}.json"]
+
+
 def of(root: Root, connect: str, cluster: str | None = "c1") -> Whereabouts:
     configuration = Configuration(root=root.uri, zookeeper=ZooKeeperSettings(connect=connect))
     return Whereabouts(configuration, STORAGE, cluster)
 
 
 def test_published_addresses_come_first_and_the_configured_ones_are_a_second_thought(root: Root) -> None:
-    assert (of(root, "seed:2181/below").first(), of(root, "seed:2181").asked_for()) == ("seed:2181/below", "")
+    assert (of(root, "seed:2181/below").first(), of(root, "seed:2181").refusal(None)) == ("seed:2181/below", "")
     with pytest.raises(CoordinationUnavailable, match="was not published"):
         of(root, AUTO).first()
     known = of(root, "seed:2181")
     assert keep(STORAGE, root.coordination, publication(1, "zk1:2181,zk2:2181"))
-    assert known.asked_for() == ""
+    assert "never been published" in known.refusal(None), "what was published meanwhile has to be proved"
     assert known.look() == "zk1:2181,zk2:2181,seed:2181"
-    assert known.asked_for() != "", "what was published meanwhile has to be proved"
     assert of(root, "seed:2181").first() == of(root, AUTO).look() == "zk1:2181,zk2:2181"
     assert of(root, "seed:2181", "another cluster").first() == "seed:2181"
     # A root that is emptied, or goes back, takes nothing of that away.
     min(Path(root.coordination).iterdir()).unlink()
     assert known.look() == "zk1:2181,zk2:2181,seed:2181"
+
+
+def test_what_a_server_has_to_know_is_read_when_it_answers(root: Root) -> None:
+    """As for a process that was paused while the ensemble went on, and one of its servers was restored."""
+    assert keep(STORAGE, root.coordination, publication(1))
+    restored = msgspec.json.encode(EnsembleIdentity("e1", ("seal-1",)))
+    paused = of(root, AUTO)
+    assert paused.refusal(restored) == ""
+    assert keep(STORAGE, root.coordination, publication(2))
+    assert "went back" in paused.refusal(restored)
+    assert paused.refusal(msgspec.json.encode(EnsembleIdentity("e1", ("seal-1", "seal-2")))) == ""
+    # Nothing that is whole takes nothing away; what a newer version has published, or what is not read, may be news.
+    for path in Path(root.coordination).iterdir():
+        path.write_bytes(b"torn")
+    assert "went back" in paused.refusal(restored)
+    assert keep(STORAGE, root.coordination, publication(3, format=2))
+    assert "cannot be read: a newer version" in paused.refusal(restored)
 
 
 def test_others_are_asked_when_nobody_answers_and_need_not_know(root: Root) -> None:
