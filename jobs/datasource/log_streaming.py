@@ -11,7 +11,7 @@ from epochlake.jobs.datasource.options import ReadOptions
 from epochlake.metastore.following import history
 from epochlake.placement.errors import InvalidRequest
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 EPOCH = "epoch"
 HASH = "hash"
@@ -28,7 +28,7 @@ class Epochs(InputPartition):
         self.up_to = up_to
 
 
-class LogStream(DataSourceStreamReader):
+class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are epochs: they are gapless, never change, and do not depend on versions of the log's table.
 
     With its epoch an offset has the hash of the entry there, which stands for all of the history before it. So a
@@ -37,6 +37,12 @@ class LogStream(DataSourceStreamReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self._last: int | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember the newest epoch: a query with `availableNow` ends there. See `ChangeStreamReader`."""
+        with as_spark_says(), self._options.open() as cluster:
+            self._last = cluster.catch_up().epoch
 
     def initialOffset(self) -> Offset:
         """Before the first epoch that is asked for."""
@@ -51,6 +57,8 @@ class LogStream(DataSourceStreamReader):
                 if HASH in start:
                     raise _another_history(self._options, first)
                 return start  # an epoch to come, which the option asks for
+            if self._last is not None:
+                newest = min(newest, max(self._last, first, 1))
             found = history.entries(cluster.log(), max(first, 1), newest)
             if first and found[0].hash != start.get(HASH, found[0].hash):
                 raise _another_history(self._options, first)

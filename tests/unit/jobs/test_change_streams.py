@@ -21,6 +21,7 @@ from epochlake.jobs.agent.metrics import _change_streams
 from epochlake.jobs.cli.text.change_streams import in_short
 from epochlake.jobs.datasource.change_reading import ChangeReader, ChangeStreamReader
 from epochlake.jobs.datasource.given_schema import Given
+from epochlake.jobs.datasource.log_streaming import LogStream
 from epochlake.jobs.datasource.options import ReadOptions, read_options
 from epochlake.jobs.gate import change_recording, commit_phase
 from epochlake.jobs.gate.arrow_rows import rows_to_write
@@ -454,6 +455,24 @@ def test_a_run_of_spark_that_takes_what_is_available_ends_where_the_changes_ende
     beyond = ChangeStreamReader(offered(kept), GIVEN).latestOffset(end, ReadAllAvailable())
     assert beyond["position"] > end["position"]
     assert run.latestOffset(beyond, ReadAllAvailable()) == beyond
+
+
+def test_a_run_of_spark_over_the_log_ends_at_the_epoch_that_was_the_newest_when_it_began(kept: SmallCluster) -> None:
+    settings = msgspec.json.encode(kept.cluster.configuration).decode()
+    run = LogStream(read_options({"path": "system.log", "settings": settings}))
+    assert isinstance(run, SupportsTriggerAvailableNow)
+    run.prepareForTriggerAvailableNow()
+    newest = kept.cluster.catch_up().epoch
+    drop_changes(kept.cluster, FLIGHTS)
+    end = run.latestOffset(run.initialOffset(), ReadAllAvailable())
+    assert end["epoch"] == newest
+    assert run.latestOffset(end, ReadAllAvailable()) == end
+    [epochs] = run.partitions(run.initialOffset(), end)
+    assert sum(batch.num_rows for batch in run.read(epochs)) == newest
+    later = LogStream(read_options({"path": "system.log", "settings": settings}))
+    beyond = later.latestOffset(end, ReadAllAvailable())
+    assert beyond["epoch"] > newest
+    assert run.latestOffset(beyond, ReadAllAvailable()) == beyond, "what an earlier run has planned stays"
 
 
 def test_a_stream_of_spark_is_told_that_another_one_has_begun(kept: SmallCluster) -> None:
