@@ -285,7 +285,11 @@ def _allocated(
     nodes = [
         node
         for node in metadata.directory.nodes.values()
-        if node.state is NodeState.NORMAL and not node.maintenance and keyspace.replication.get(node.datacenter, 0) > 0
+        if node.state is NodeState.NORMAL
+        # One that was declared lost waits for its removal, and nobody opens its storage any more.
+        and not node.lost
+        and not node.maintenance
+        and keyspace.replication.get(node.datacenter, 0) > 0
     ]
     probed = probe(storage, metadata, (volume for node in nodes for volume in node.volumes))
     unreachable = {
@@ -399,7 +403,11 @@ def _create_replicas(storage: Storage, event: CreateTable, metadata: ClusterMeta
 
 
 def _replica_volumes(event: CreateTable, metadata: ClusterMetadata) -> list[VolumeId]:
-    """The volumes on which the table has replica tables: those of its tablets, or those of the ring."""
-    if not event.attachment:
-        return list(Preview.of(metadata, event).after.ring_volumes(event.table.table_id))
-    return [int(volume) for volume in np.unique(decode_replicas(event.attachment)) if volume != NO_REPLICA]
+    """The volumes on which the table has replica tables: those of its tablets, or those of the ring, but for storage
+    that was declared lost.
+    """
+    if event.attachment:
+        volumes = [int(volume) for volume in np.unique(decode_replicas(event.attachment)) if volume != NO_REPLICA]
+    else:
+        volumes = list(Preview.of(metadata, event).after.ring_volumes(event.table.table_id))
+    return [volume for volume in volumes if volume not in metadata.directory.lost]

@@ -283,6 +283,20 @@ def test_a_volume_that_does_not_answer_gets_no_tablet_and_is_named(tmp_path: Pat
     assert not len(cluster.metadata.tablets.maps[created.table_id].tablets_on([away]))
 
 
+def test_a_node_that_was_declared_lost_gets_no_tablet_of_a_new_table_though_it_answers(tmp_path: Path) -> None:
+    """Its removal waits for the coordinator, and until then it is a normal node."""
+    cluster = grow(tmp_path)
+    join(cluster, tmp_path / "volumes", "n4", "r4")
+    administration.remove_node(cluster, "n3")
+    gone = cluster.metadata.node("n3")
+    assert (gone.state, gone.lost) == (NodeState.NORMAL, True)
+    before = sorted((tmp_path / "volumes" / "n3").rglob("*"))
+    table = administration.create_table(cluster, "air.flights", COLUMNS, ["id"], tablets=2)
+    replicas = cluster.metadata.tablets.maps[table.table_id].to_array()
+    assert not {*replicas.ravel().tolist()} & {one.volume_id for one in gone.volumes}
+    assert sorted((tmp_path / "volumes" / "n3").rglob("*")) == before
+
+
 def test_too_few_reachable_volumes_fail_with_their_names_and_change_nothing(tmp_path: Path) -> None:
     cluster = grow(tmp_path)
     epoch = cluster.metadata.epoch
