@@ -189,10 +189,11 @@ def test_a_coordinator_makes_the_servers_of_agents_members_where_it_was_told_to(
     assert (refused.code, refused.error["hint"]) == (2, "Set [agents] ask")
     nobody = f"{HOST}:{free_port()}"
     monkeypatch.setenv("EPOCHLAKE__AGENTS__ASK", nobody)
-    [waits] = line.done(*run)["blocked"]
+    # The agents are asked beside the rounds: the second one hears of it, if that was quick.
+    [waits] = eventually(lambda: line.done("coordinator", "run", "--rounds", "2")["blocked"], PATIENCE)
     assert waits.startswith(f"coordination members: the agent at {nobody} cannot be asked")
     monkeypatch.setenv("EPOCHLAKE__AGENTS__ASK", f"{nobody},{started[0].address}")
-    assert line.done(*run)["blocked"] == []
+    assert line.done("coordinator", "run", "--until-idle")["blocked"] == []
     grown = line.done("metadata", "describe", "--coordination")
     assert {row["server"]: (row["role"], row["node"]) for row in grown["members"]} == {
         number: ("voter", f"n{number}") for number in (1, 2, 3)
