@@ -12,13 +12,13 @@ import msgspec
 from epochlake.jobs.agent.agent import Agent
 from epochlake.jobs.agent.discovery import MOST_ADDRESSES, Ask
 from epochlake.jobs.agent.documents import EnsembleKnown, health
-from epochlake.jobs.agent.home import ENSEMBLE, HomeDamaged, HomeUnwritable
+from epochlake.jobs.agent.home import ENSEMBLE, TAG, HomeDamaged, HomeUnwritable
 from epochlake.jobs.agent.http_client import split_address
 from epochlake.jobs.agent.http_server import HttpServer, Refused, Request, Response, Streamed
 from epochlake.jobs.agent.initialising import InitOrder, Prepare
 from epochlake.jobs.agent.join_messages import MOST_VOLUMES, JoinRequest, join_refusal
 from epochlake.jobs.agent.log_copy import LogCopy
-from epochlake.jobs.agent.messages import LARGEST, MOST_SIGHTINGS, PROTOCOL, Call, Introduction, Refusal, refusal
+from epochlake.jobs.agent.messages import LARGEST, MOST_SIGHTINGS, PROTOCOL, Call, Introduction, Refusal, Tag, refusal
 from epochlake.jobs.agent.metrics import CONTENT_TYPE, metrics_text
 from epochlake.jobs.agent.task_messages import TaskOrder
 from epochlake.jobs.agent.task_orders import served
@@ -97,11 +97,15 @@ class Routes:
     async def _coordination(self, request: Request) -> Response:
         agent = self._agent
         try:
-            published = await asyncio.to_thread(agent.home.read, ENSEMBLE, PublishedEnsemble)
+            published, tag = await asyncio.to_thread(self._ensemble)
         except HomeDamaged as error:
             raise Refused(500, "home", str(error)) from None
         servers = () if agent.coordinating is None else agent.coordinating.members()
-        return _json(EnsembleKnown(agent.tag, published, servers))
+        return _json(EnsembleKnown(tag, published, servers))
+
+    def _ensemble(self) -> tuple[PublishedEnsemble | None, Tag | None]:
+        """What was published of the ensemble, and the tag that the follower had written before that."""
+        return self._agent.home.read(ENSEMBLE, PublishedEnsemble), self._agent.home.read(TAG, Tag)
 
     async def _metrics(self, request: Request) -> Response:
         assert self.server is not None
