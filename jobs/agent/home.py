@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import threading
 import uuid
 from pathlib import Path
 from typing import Any, TypeVar
@@ -158,8 +159,11 @@ class Home:
 
 
 def write_whole(path: Path, content: bytes, home: Home) -> None:
-    """Put `content` at `path` as a whole, durably, or leave what was there. Raises HomeUnwritable."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    """Put `content` at `path` as a whole, durably, or leave what was there. Raises HomeUnwritable.
+
+    Threads that write the same document at once each have a file of their own beside it: the last one stands, whole.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
