@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from epochlake.jobs.agent.messages import LoggedNode, Tag
+from epochlake.jobs.agent.sanity import is_node_name
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
@@ -111,6 +112,11 @@ class Home:
                 )
             if not name:
                 raise InvalidRequest("an agent needs the name of its node at its first start", hint="Give --name")
+            if not is_node_name(name):
+                raise InvalidRequest(
+                    f"{name[:80]!r} is no name of a node",
+                    hint="Give --name letters of ASCII, digits, '_', '.' and '-', 255 at most",
+                )
             known = AgentIdentity(uuid.uuid4().hex, name)
             self.write(IDENTITY, known)
         if name and name != known.name:
