@@ -23,7 +23,7 @@ from epochlake.jobs.agent.file_serving import FileServing
 from epochlake.jobs.agent.home import PEERS, TAG, VIEW, Home, HomeUnwritable, View
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.initialising import Began, Idle, Initialising, InitOrder, Prepare, Ready
-from epochlake.jobs.agent.joining import Joining, Phase, WantedNode
+from epochlake.jobs.agent.joining import NOBODY, Joining, Phase, WantedNode
 from epochlake.jobs.agent.log_follower import LogFollower
 from epochlake.jobs.agent.membership import MOST_PEERS, Membership, Peer
 from epochlake.jobs.agent.messages import (
@@ -136,16 +136,31 @@ class Agent:
             self._client,
             introduction=self.introduction,
             members=self._members,
+            nobody=self._why_nobody,
             seconds=self.settings.join_seconds,
             period=self.settings.period,
         )
 
     def _members(self) -> tuple[str, ...]:
         """Where members of the cluster are that this agent may join; none when two clusters answer."""
-        peers = [p for p in self.membership.peers.values() if p.seen is Seen.ALIVE and p.tag_id]
-        if len({peer.tag_id for peer in peers}) > 1:
-            return ()
-        return tuple(sorted(peer.address for peer in peers))
+        clusters = self._clusters()
+        return tuple(sorted(*clusters.values())) if len(clusters) == 1 else ()
+
+    def _clusters(self) -> dict[str, list[str]]:
+        """Where members of each cluster are that answer, by the id of their cluster."""
+        found: dict[str, list[str]] = {}
+        for peer in self.membership.peers.values():
+            if peer.seen is Seen.ALIVE and peer.tag_id:
+                found.setdefault(peer.tag_id, []).append(peer.address)
+        return found
+
+    def _why_nobody(self) -> str:
+        """Why a node that wants to join asks nobody."""
+        clusters = self._clusters()
+        if len(clusters) < 2:
+            return NOBODY
+        said = ", ".join(f"{id_} at {min(addresses)}" for id_, addresses in sorted(clusters.items()))
+        return f"members of several clusters answer ({said}): give only seeds of the one that is meant"
 
     def _idle(self) -> Idle:
         told = self.follower.told if self.follower is not None else None
@@ -155,10 +170,12 @@ class Agent:
 
     async def _prepare(self, name: str, asked: Prepare) -> Refusal | Ready:
         """Send the preparation of an init to the agent of a node."""
-        peers = [peer for peer in self.membership.peers.values() if peer.name == name]
+        named = [peer for peer in self.membership.peers.values() if peer.name == name]
+        # One whose home was cleared, or that has moved under another id, is remembered for a while: it is nobody.
+        peers = [peer for peer in named if peer.seen is not Seen.UNREACHABLE] or named[:1]
         if len(peers) != 1:
-            several = f"{len(peers)} agents have this name" if peers else "no agent of this name is known here"
-            return Refusal("unknown", several)
+            several = f"agents at {', '.join(sorted(peer.address for peer in peers))} have this name"
+            return Refusal("unknown", several if peers else "no agent of this name is known here")
         [peer] = peers
         try:
             body = msgspec.json.encode(asked)

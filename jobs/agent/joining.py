@@ -25,6 +25,7 @@ from epochlake.placement.errors import InvalidRequest
 logger = logging.getLogger(__name__)
 
 JOIN = "join"
+NOBODY = "no member of a cluster is known yet"
 CLEAR = "clear the home to try again"
 
 WAIT_ON = frozenset({"not-a-member", "admits-nobody", "late", "slow", "too-many", "failed", "unknown", "token"})
@@ -58,7 +59,7 @@ class WantedNode(msgspec.Struct, frozen=True):
 
 
 class Joining:
-    """The join of one agent. `members` says whom to ask, `introduction` who asks."""
+    """The join of one agent. `members` says whom to ask, `introduction` who asks, and `nobody` why there is nobody."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class Joining:
         members: Callable[[], tuple[str, ...]],
         seconds: float,
         period: float,
+        nobody: Callable[[], str] = lambda: NOBODY,
     ) -> None:
         self.state = home.read(JOIN, JoinState) or JoinState()
         self.request_id = f"join-{identity.agent_id}"
@@ -79,6 +81,7 @@ class Joining:
         self._client = client
         self._introduction = introduction
         self._members = members
+        self._nobody = nobody
         self._deadline = time.monotonic() + seconds
         self._seconds = seconds
         self._period = period
@@ -127,7 +130,7 @@ class Joining:
             return
         members = self._members()
         if not members:
-            self.state = msgspec.structs.replace(self.state, reason="no member of a cluster is known yet")
+            self.state = msgspec.structs.replace(self.state, reason=self._nobody())
             return
         address = self._next(members)
         if not self.state.asked:

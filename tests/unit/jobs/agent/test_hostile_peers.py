@@ -17,6 +17,8 @@ from epochlake.jobs.agent.documents import Health
 from epochlake.jobs.agent.home import TAG
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.http_server import HttpServer, Request, Response
+from epochlake.jobs.agent.initialising import Prepare, Ready
+from epochlake.jobs.agent.joining import NOBODY
 from epochlake.jobs.agent.messages import LARGEST, PROTOCOL, Answer, Call, Introduction, Refusal, Seen, Sighting, Tag
 from epochlake.jobs.agent.routes import OPEN_TO_ALL, Routes
 
@@ -522,5 +524,51 @@ def test_another_agent_that_says_it_is_on_the_same_node_is_named(tmp_path: Path)
     async def scene(served: Served) -> None:
         await served.post("/handshake", call(changed(STRANGER, name="n1", address="127.0.0.1:8")))
         assert served.agent.state().problems == ("the agent at 127.0.0.1:8 says that it is on node n1 as well",)
+
+    play(tmp_path, scene)
+
+
+def test_who_wants_to_join_and_meets_two_clusters_asks_neither_and_says_so(tmp_path: Path) -> None:
+    async def scene(served: Served) -> None:
+        agent = served.agent
+        agent.tag = None
+        assert (agent._members(), agent._why_nobody()) == ((), NOBODY)
+        for number, tag in enumerate((MINE, OTHER, MINE), start=1):
+            who = changed(STRANGER, agent_id=str(number), name=f"m{number}", address=f"127.0.0.1:{number}", tag=tag)
+            assert (await served.post("/handshake", call(who)))[0] == 200
+        assert agent._members() == ()
+        said = f"members of several clusters answer ({OTHER.id} at 127.0.0.1:2, {MINE.id} at 127.0.0.1:1)"
+        assert agent._why_nobody().startswith(said)
+        agent.membership.peers["2"].seen = Seen.UNREACHABLE
+        assert agent._members() == ("127.0.0.1:1", "127.0.0.1:3")
+
+    play(tmp_path, scene)
+
+
+def test_an_init_asks_the_agent_of_a_name_that_answers_and_names_the_addresses_where_several_do(
+    tmp_path: Path,
+) -> None:
+    async def scene(served: Served) -> None:
+        agent = served.agent
+        asked = Prepare(agent.introduction(), "n-1", "r", "/r")
+        assert (await agent._prepare("n9", asked)) == Refusal("unknown", "no agent of this name is known here")
+
+        async def ready(request: Request) -> Response:
+            return Response(200, msgspec.json.encode(Ready("n-1")))
+
+        other = HttpServer(ready)
+        address = f"127.0.0.1:{await other.start('127.0.0.1', 0)}"
+        try:
+            agent.heard(Call(STRANGER, "n"))
+            agent.heard(Call(changed(STRANGER, agent_id="anew", address=address), "n"))
+            why = await agent._prepare("n9", asked)
+            assert isinstance(why, Refusal)
+            assert address in why.reason
+            assert STRANGER.address in why.reason
+            # The one of before, whose home was cleared.
+            agent.membership.peers[STRANGER.agent_id].seen = Seen.UNREACHABLE
+            assert await agent._prepare("n9", asked) == Ready("n-1")
+        finally:
+            await other.stop()
 
     play(tmp_path, scene)
