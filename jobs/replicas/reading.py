@@ -76,6 +76,9 @@ LOOKED_UP = 64
 LOOKED_UP_ROWS = 1 << 24
 """So many rows these files have at most. There is a bit (2 MiB) for each of them, so that none is beyond the words."""
 
+MOST_WRITTEN_WORDS = 1 << 14
+"""Up to so many words, of 2^20 rows, are written into the text of a condition, some 20 letters each at most."""
+
 MOST_CONDITIONS = 8
 """So many conditions a session keeps, each with a bit for every row of its files: at most 2 MiB."""
 
@@ -257,23 +260,30 @@ def _named(positions: Mapping[str, Sequence[int]]) -> Column | None:
 def _looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]], sizes: Mapping[str, int]) -> Column:
     """Whether a row counts, by its bit among the `words` of all files, one file after the other.
 
-    The words are a scalar subquery of rows that this process has: that costs no stage, and plans stay short to read.
+    The words are a scalar subquery of rows that Spark has at once: that costs no stage, and plans stay short to read.
     However many files there are, the expression is small: every rule of the optimiser pays for each node of it.
     `sizes` in bytes, of all files that are scanned.
     """
     from pyspark.sql import functions as F
 
     every = np.concatenate(list(words.values()))
-    one_row = pa.table({WORDS: pa.ListArray.from_arrays([0, len(every)], pa.array(every))})
     begins = np.cumsum([0, *(len(one) for one in words.values())]).tolist()[:-1]
     begin = _by_name(dict(zip(words, begins, strict=True)))
     if len(sizes) <= LOOKED_UP and len(set(sizes.values())) == len(sizes):
         begin = _by_size({name: begins[number] for number, name in enumerate(words)}, sizes)
-    word = F.get(
-        spark.createDataFrame(one_row).scalar(), F.expr(f"cast(shiftright(_metadata.row_index, 6) as int) + {begin}")
-    )
-    # Null, and not 1, where no word is told of a file.
-    return ~F.getbit(word, F.expr("cast(_metadata.row_index & 63 as int)")).eqNullSafe(1)
+    place, bit = f"cast(shiftright(_metadata.row_index, 6) as int) + {begin}", "cast(_metadata.row_index & 63 as int)"
+    if len(every) <= MOST_WRITTEN_WORDS:
+        # A call for the whole condition, where a frame of words takes sixty.
+        # Null, and not 1, where no word is told of a file.
+        return F.expr(f"NOT (getbit(get({_written(every)}, {place}), {bit}) <=> 1)")
+    one_row = pa.table({WORDS: pa.ListArray.from_arrays([0, len(every)], pa.array(every))})
+    return ~F.getbit(F.get(spark.createDataFrame(one_row).scalar(), F.expr(place)), F.expr(bit)).eqNullSafe(1)
+
+
+def _written(words: NDArray[np.int64]) -> str:
+    """Words as a subquery of SQL. Spark computes them while it analyses that: no plan shows them."""
+    text = ",".join(map(str, words.tolist()))
+    return f"(SELECT w FROM VALUES (from_json('[{text}]', 'array<bigint>', map('mode', 'FAILFAST'))) AS t(w))"
 
 
 class Conditions:

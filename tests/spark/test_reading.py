@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.replicas import reading, telling
@@ -480,6 +481,17 @@ def test_what_is_little_is_told_while_it_is_planned(
 
 
 @pytest.mark.connect
+def test_words_that_are_written_into_a_condition_are_what_spark_looks_up(spark: SparkSession) -> None:
+    dice = np.random.default_rng(158)
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    chance = dice.integers(least, most, reading.MOST_WRITTEN_WORDS - 6, dtype=np.int64, endpoint=True)
+    words = np.concatenate([np.array([least, least + 1, -1, 0, 1, most], dtype=np.int64), chance])
+    [[found]] = spark.sql(f"SELECT {reading._written(words)}").collect()
+    assert found == words.tolist()
+
+
+@pytest.mark.connect
+@pytest.mark.parametrize("written", [0, 1 << 14], ids=["a frame of words", "words in a text"])
 @pytest.mark.parametrize("told_by", ["file_size", "file_name"])
 def test_bits_are_looked_up_by_the_size_of_a_file_and_by_its_name_where_two_files_have_one_size(
     spark: SparkSession,
@@ -487,8 +499,10 @@ def test_bits_are_looked_up_by_the_size_of_a_file_and_by_its_name_where_two_file
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     told_by: str,
+    written: int,
 ) -> None:
     """A file that was exchanged for another whole one, of another size, is not shown as what it was told of."""
+    monkeypatch.setattr(reading, "MOST_WRITTEN_WORDS", written)
     monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
     monkeypatch.setattr(reading, "NAMED_POSITIONS", 0)
     write(spark.range(300).selectExpr("id", "hex(xxhash64(id)) as note"), replicas, at=1, tablets=2)
