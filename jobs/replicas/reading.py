@@ -40,6 +40,7 @@ from epochlake.jobs.replicas.superseding import (
     as_table,
     judged_by,
     tell_superseded,
+    told_outside,
 )
 from epochlake.jobs.replicas.telling import positions_of, tell_here, words_of_files
 from epochlake.jobs.workers.background import Background
@@ -66,6 +67,9 @@ TOLD_HERE = 1 << 22
 """What is as much work as reading token and key of so many rows, this process tells while it plans: once, as it is
 remembered, where tasks of Python would be a stage of each execution.
 """
+
+WHOLE_ROWS = 1 << 18
+"""Of files with so many rows at most Spark is told which rows a read leaves out, and scans no part by itself."""
 
 NAMED_POSITIONS = 256
 """So few rows that do not count are named in a filter of Spark's scan."""
@@ -150,8 +154,9 @@ def read_plan(spark: SparkSession, table: Table, plan: ReadPlan, names: Sequence
     """
     columns = [column.name for column in table.columns] if names is None else names
     if plan.merged and is_told_here(plan):
+        plan, parts = _parts_as_files(plan, columns_to_read(table))
         # Spark looks at the files meanwhile, which takes as long.
-        telling = Background(1).submit(tell_here, judged_by(table), plan.tasks)
+        telling = Background(1).submit(_tell, judged_by(table), plan.tasks, parts)
         scanned = _scanned(spark, table, plan)
         told = telling.result()
         if sum(one.count for one in told) <= NAMED_POSITIONS:
@@ -239,6 +244,29 @@ def _without(
     told, others = scanned
     frames = [*(told if counts is None else [frame.where(counts) for frame in told]), *others]
     return _union([frame.selectExpr(*_quoted(names)) for frame in frames])
+
+
+def _parts_as_files(plan: ReadPlan, columns: FileColumns | None) -> tuple[ReadPlan, list[Run]]:
+    """A plan that reads whole files where it reads parts of files with few rows, and these parts.
+
+    Each scan costs as much as reading many rows. Whatever a part leaves out is then told not to count.
+    """
+    copies = {places.spark_uri(copy.uri): copy for copy in plan.copies}
+    paths: dict[tuple[Interval, ...], list[str]] = defaultdict(list)
+    parts = []
+    for scan in plan.merged:
+        for path in scan.paths:
+            is_part = bool(scan.intervals) and copies[path].file.rows <= WHOLE_ROWS
+            paths[() if is_part else scan.intervals].append(path)
+            if is_part:
+                parts.append(Run(copies[path], scan.intervals, columns))
+    merged_now = tuple(Scan(tuple(found), intervals) for intervals, found in sorted(paths.items()))
+    return msgspec.structs.replace(plan, merged=merged_now), parts
+
+
+def _tell(told_by: Sequence[str], of: Sequence[Task], parts: Sequence[Run]) -> list[Told]:
+    """What is told of tasks, and of the rows that are in none of the parts of their files."""
+    return [*tell_here(told_by, of), *(told for run in parts if (told := told_outside(run)) is not None)]
 
 
 def _named(positions: Mapping[str, Sequence[int]]) -> Column | None:

@@ -63,7 +63,7 @@ from epochlake.jobs.upkeep.compacting import (
 )
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION, Skipped, compare, skipped
 from epochlake.jobs.upkeep.expired_files import NOTHING_EXPIRES, Expiry
-from epochlake.jobs.upkeep.neighbours import as_one, neighbours
+from epochlake.jobs.upkeep.neighbours import TIMES_SHARED, as_one, neighbours
 from epochlake.jobs.upkeep.read_costs import ReadCost
 from epochlake.jobs.upkeep.repair import ReplicaView, bring_merged, look, look_again, repair
 from epochlake.jobs.upkeep.settling import Settled, settle
@@ -478,7 +478,8 @@ class _Run:
         """A wave, with neighbouring ranges as one where they share a file; what is known of each range is joined."""
         found = []
         weighed = [msgspec.structs.replace(self._weighed[one.range.index], chosen=one) for one in wave]
-        for group in neighbours(weighed, self._cluster.configuration.pipeline.shared_file_bytes):
+        most_bytes = TIMES_SHARED * self._cluster.configuration.pipeline.shared_file_bytes
+        for group in neighbours(weighed, most_bytes):
             one = as_one([each.chosen for each in group if each.chosen is not None])
             self._joined[one.range.index] = group
             found.append(one)

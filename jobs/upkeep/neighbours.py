@@ -19,6 +19,10 @@ from epochlake.jobs.upkeep.compacting import Chosen, Weighed
 from epochlake.jobs.upkeep.comparing import Range
 from epochlake.placement.tokens import Interval, range_label
 
+TIMES_SHARED = 16
+"""What compaction makes for several ranges is made of so many times the bytes at most that writers share a file up to.
+"""
+
 
 def neighbours(weighed: Iterable[Weighed], most_bytes: int) -> list[tuple[Weighed, ...]]:
     """Ranges of which something is chosen, in token order, in groups of which that is put together as one.

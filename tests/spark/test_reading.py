@@ -527,6 +527,38 @@ def test_bits_are_looked_up_by_the_size_of_a_file_and_by_its_name_where_two_file
 
 
 @pytest.mark.connect
+@pytest.mark.parametrize(
+    ("named", "looked_up"), [(1 << 20, 0), (0, 64), (0, 0)], ids=["by names", "by bits", "by a join"]
+)
+def test_of_a_small_file_of_which_a_part_is_read_spark_scans_all_and_shows_the_part(
+    spark: SparkSession,
+    replicas: list[ReplicaAddress],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    named: int,
+    looked_up: int,
+) -> None:
+    monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
+    monkeypatch.setattr(reading, "NAMED_POSITIONS", named)
+    monkeypatch.setattr(reading, "LOOKED_UP", looked_up)
+    write(spark.range(300).selectExpr("id", "hex(xxhash64(id)) as note"), replicas, at=1, tablets=2)
+    write(spark.range(0, 300, 3).selectExpr("id", "'new' as note"), replicas, at=2)
+    write(spark.range(1, 300, 30), replicas, at=3, deleted=True)
+    write(spark.range(400, 420).selectExpr("id", "'more' as note"), replicas, at=4)
+    asked = pinned(replicas[:1], replicas[:1], replicas[:1], replicas[:1])
+    plan = plan_read(TABLE, [asked[0], asked[2]])
+    assert len({scan.intervals for scan in plan.merged}) > 1
+    expected = as_lines(read_ranked(spark, TABLE, plan))
+    monkeypatch.setattr(reading, "WHOLE_ROWS", 99)
+    in_parts = read_plan(spark, TABLE, plan)
+    apart = plan_text(in_parts, capsys).count("FileScan")
+    monkeypatch.setattr(reading, "WHOLE_ROWS", 1000)
+    whole = read_plan(spark, TABLE, plan)
+    assert plan_text(whole, capsys).count("FileScan") < apart
+    assert as_lines(whole) == as_lines(in_parts) == expected
+
+
+@pytest.mark.connect
 def test_a_session_makes_a_condition_once_and_another_one_after_a_write(
     spark: SparkSession, replicas: list[ReplicaAddress], monkeypatch: pytest.MonkeyPatch
 ) -> None:
