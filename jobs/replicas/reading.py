@@ -84,7 +84,7 @@ MOST_WRITTEN_WORDS = 1 << 14
 """Up to so many words, of 2^20 rows, are written into the text of a condition, some 20 letters each at most."""
 
 MOST_CONDITIONS = 8
-"""So many conditions a session keeps, each with a bit for every row of its files: at most 2 MiB."""
+"""So many conditions a session keeps, each with a bit for every row of its files: at most 2 MiB, also as a text."""
 
 OTHER_SIZE = "A data file has another size than it was written with:"
 """What the error of a scan begins with that meets such a file."""
@@ -317,7 +317,8 @@ def _written(words: NDArray[np.int64]) -> str:
 class Conditions:
     """What `_looked_up` has made last, for each session; kept by a storage. Safe from several threads.
 
-    Making one takes some 75 calls to the JVM. Who reads a table again, with nothing written meanwhile, needs the same.
+    Making one takes all words as a text, or some 75 calls to the JVM. Who reads a table again, with nothing written
+    meanwhile, needs the same.
     """
 
     def __init__(self) -> None:

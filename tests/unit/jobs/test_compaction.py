@@ -25,7 +25,6 @@ from epochlake.jobs.upkeep.compaction import NOT_STORED, OVERTAKEN, PENDING, UNR
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.metastore import announcing
-from epochlake.metastore.configuration import Configuration, PipelineSettings
 from epochlake.metastore.coordination.leases import Lease
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import CompactionOptions
@@ -179,89 +178,6 @@ def test_only_small_files_are_put_together_and_deletes_kept_where_not_all_takes_
     assert not shown.keys() & set(range(8))
     assert shown[100] == "new"
     assert len(shown) == 1992
-
-
-def beside_large_files(table: SmallCluster) -> dict[int, str]:
-    """A large file of each tablet, and small ones with rows of both; the rows that are shown."""
-    notes = {row: str([token_of(8 * row + n) for n in range(8)]) for row in range(2000)}
-    write_versions(table, notes)
-    for batch in range(4):
-        changed: dict[int, str | None] = {row: None if row % 10 == 3 else f"batch {batch}" for row in range(batch, 60)}
-        write_versions(table, changed)
-        notes |= changed  # type: ignore[arg-type]
-    return {row: note for row, note in notes.items() if note is not None}
-
-
-FEW: dict[str, object] = {
-    "policy": CompactionPolicy(small_files=4, slower=float("inf")),
-    "tombstone_grace_seconds": 3600.0,
-}
-
-
-def test_small_files_of_neighbouring_tablets_become_one_beside_their_large_ones(table: SmallCluster) -> None:
-    expected = beside_large_files(table)
-    large = {file.file_id for file in live(table, "A") if file.rows > 500}
-    report = compact_here(table, **FEW)
-    [one] = report.compacted
-    assert (one.unit, one.files_before, one.files_after) == (0, 8, 1)
-    assert not one.purges_tombstones
-    [merged] = [file for file in live(table, "A") if file.is_merged]
-    assert merged.window == (table.tokens_of(0)[0], table.tokens_of(1)[1])
-    for node in "ABC":
-        assert {file.file_id for file in live(table, node)} == {*large, merged.file_id}
-    assert_shown(table, expected)
-    assert repair(table.cluster, TABLE, check_bytes=True).complete
-    report = compact_here(table)
-    assert [one.unit for one in report.compacted] == [0, 1], "whole ranges have files of their own"
-    assert merged.file_id not in {file.file_id for file in live(table, "A")}
-    assert_shown(table, expected)
-
-
-@pytest.mark.parametrize("reached", ["", "A", "AB"])
-def test_what_neighbouring_tablets_share_is_finished_by_the_next_one(table: SmallCluster, reached: str) -> None:
-    expected = beside_large_files(table)
-    compact_reaching(table, reached, **FEW)
-    assert [merged_on(table, node) for node in "ABC"] == [int(node in reached) for node in "ABC"]
-    assert_shown(table, expected)
-    report = compact_here(table, **FEW, repairing=False)
-    assert report.complete
-    assert report.finished + bool(report.spread) == 1
-    assert [merged_on(table, node) for node in "ABC"] == [1, 1, 1]
-    assert_shown(table, expected)
-
-
-def test_what_neighbouring_tablets_share_and_nobody_finished_is_taken_back_at_the_next_epoch(
-    table: SmallCluster,
-) -> None:
-    expected = beside_large_files(table)
-    compact_reaching(table, "", **FEW)
-    next_epoch(table)
-    report = compact_here(table, **FEW)
-    assert report.voided == 1
-    assert [merged_on(table, node) for node in "ABC"] == [1, 1, 1]
-    assert_shown(table, expected)
-
-
-def test_of_two_compactions_of_what_neighbours_share_one_is_refused_for_both_tablets(table: SmallCluster) -> None:
-    expected = beside_large_files(table)
-
-    def overtaken(plan: MergePlan) -> list[MergedFile]:
-        made = merge_here(plan)
-        compact_here(table, **FEW)
-        return made
-
-    report = compact_here(table, **FEW, merger=overtaken)
-    assert report.compacted == ()
-    assert [(one.reason, one.units) for one in report.skipped] == [(OVERTAKEN, (0, 1))]
-    assert_shown(table, expected)
-
-
-def test_tablets_share_nothing_where_writers_share_no_files(tmp_path: Path, leases: list[Lease]) -> None:
-    apart = Configuration(pipeline=PipelineSettings(shared_file_bytes=0))
-    table = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"}, configuration=apart)
-    expected = beside_large_files(table)
-    assert [one.unit for one in compact_here(table, **FEW).compacted] == [0, 1]
-    assert_shown(table, expected)
 
 
 def test_what_is_left_of_a_range_without_rows_is_a_file_that_says_so(table: SmallCluster) -> None:
