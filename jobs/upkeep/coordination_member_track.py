@@ -121,8 +121,8 @@ class CoordinationMemberTrack:
     def _look(self, metadata: ClusterMetadata) -> str:
         """In a thread of its own: what stands in the way, else empty. Raises EpochlakeError."""
         self._doing = ""
-        with Ensemble(self._cluster.configuration) as ensemble:
-            keeper, cluster_id = f"{socket.gethostname()}:{os.getpid()}", metadata.identity.cluster_id
+        keeper, cluster_id = f"{socket.gethostname()}:{os.getpid()}", metadata.identity.cluster_id
+        with Ensemble(self._cluster.configuration, cluster_id) as ensemble:
 
             def tell(doing: str, waits: str = "") -> None:
                 ensemble.tell(cluster_id, KeeperState(keeper, time.time(), doing, waits))

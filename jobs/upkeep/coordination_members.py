@@ -104,12 +104,19 @@ class CoordinationProposed(msgspec.Struct, frozen=True):
 
 
 class Ensemble:
-    """The ensemble of a configuration, and of what its cluster has published; close it at the end. `adopt`: the one
-    that is configured, whatever was published. `others`: see Whereabouts. Raises ConfigurationError for the embedded
-    ZooKeeper, CoordinationUnavailable, UnknownFormat.
+    """The ensemble of a configuration, and of what its cluster has published; close it at the end. `cluster_id` and
+    `others`: see Whereabouts. `adopt`: the ensemble that is configured, whatever was published. Raises
+    ConfigurationError for the embedded ZooKeeper, CoordinationUnavailable, UnknownFormat.
     """
 
-    def __init__(self, configuration: Configuration, *, adopt: bool = False, others: Asked | None = None) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        cluster_id: str | None,
+        *,
+        adopt: bool = False,
+        others: Asked | None = None,
+    ) -> None:
         settings = configuration.zookeeper
         if settings.connect == EMBEDDED:
             raise ConfigurationError(
@@ -123,9 +130,10 @@ class Ensemble:
             )
         self._configured = settings.connect
         self._adopt = adopt
+        self._cluster_id = cluster_id
         self._storage = Storage(configuration.storage)
         self._root = Root(configuration.root)
-        self._guide = None if adopt else Whereabouts(configuration, self._storage, others=others)
+        self._guide = None if adopt else Whereabouts(configuration, self._storage, cluster_id, others)
         self._session = Coordination(
             settings.connect if self._guide is None else self._guide.first(),
             settings.path,
@@ -159,7 +167,7 @@ class Ensemble:
         if notes.change is not None:
             step = next_step(now.servers, [parse_server(one) for one in notes.change.target])
             change = CoordinationChange(notes.change.before, notes.change.target, str(step or "to call it ended"))
-        published = newest(self._storage, self._root.coordination)
+        published = newest(self._storage, self._root.coordination, self._cluster_id)
         keeper = None
         if (kept := self.keeping.read()) is not None:
             keeper = told(self._session, self._session.path(kept.cluster, KEEPER))

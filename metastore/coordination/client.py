@@ -186,7 +186,11 @@ class Coordination:
         stopping.join(_CLOSE_SECONDS)
 
     def moved_to(self, connect: str) -> None:
-        """The servers are at this address (host:port, …) from now on: it is used when the connection breaks."""
+        """The servers are at these addresses (host:port, …) from now on: they are used when the connection breaks.
+        Paths stay below the chroot that the session began with, whatever somebody else names.
+        """
+        _, slash, chroot = self.connect_string.partition("/")
+        connect = connect.partition("/")[0] + slash + chroot
         if connect == self.connect_string:
             return
         logger.info("ZooKeeper serves at %s now, and not at %s", connect, self.connect_string)

@@ -74,26 +74,33 @@ def parse_identity(data: bytes) -> EnsembleIdentity:
 
 def newest(storage: Storage, directory: str, cluster_id: str | None = None) -> PublishedEnsemble | None:
     """What was published last below a root, of what is whole; None where nothing was. `cluster_id`: what was published
-    for another cluster is passed over, as where one root was copied over another; None: it is not known yet.
+    for another cluster is passed over, as where one root was copied over another; None: it is not known yet, and only
+    what all documents agree on is believed.
 
-    Raises StorageUnavailable, UnknownFormat, and CoordinationUnavailable where something was and none of it is whole.
+    Raises StorageUnavailable, UnknownFormat, and CoordinationUnavailable where something was and none of it is whole,
+    or where it is not known which cluster's counts.
     """
     there, others = list[int](), set[int]()
     for _ in range(_LOOKS):
         there = _numbers(storage, directory)
-        damaged, others = False, set[int]()
+        damaged, others, of_any = False, set[int](), list[PublishedEnsemble]()
         for number in reversed(there):
             path = _path(directory, number)
             try:
                 found = _decoded(storage.read_bytes(path), number)
-                if cluster_id in (None, found.cluster_id):
+                if cluster_id == found.cluster_id:
                     return found
-                others.add(number)
+                if cluster_id is None:
+                    of_any.append(found)
+                else:
+                    others.add(number)
             except failures.MissingFile:
                 continue  # newer ones have come, or what is older was taken away
             except ValueError as error:
                 damaged = True
                 logger.warning("%s is not what was written there, and is passed over: %s", path, error)
+        if of_any:
+            return _of_one_cluster(of_any, directory)
         if damaged or len(others) == len(there):
             break
     if len(others) == len(there):
@@ -102,6 +109,18 @@ def newest(storage: Storage, directory: str, cluster_id: str | None = None) -> P
         f"what {directory} says of the ZooKeeper ensemble cannot be read",
         hint="Name the servers in [zookeeper] connect, and run `epochlake metadata reconfigure --coordination --adopt`",
     )
+
+
+def _of_one_cluster(found: list[PublishedEnsemble], directory: str) -> PublishedEnsemble:
+    """The first of them. Raises CoordinationUnavailable where they are of several clusters."""
+    clusters = sorted({one.cluster_id for one in found})
+    if len(clusters) > 1:
+        raise CoordinationUnavailable(
+            f"{directory} names the ZooKeeper ensembles of several clusters ({', '.join(clusters)}), and which of them "
+            "this one is cannot be read from its log",
+            hint="See `epochlake log verify`, and restore the log first",
+        )
+    return found[0]
 
 
 def keep(storage: Storage, directory: str, published: PublishedEnsemble) -> bool:
@@ -143,6 +162,13 @@ def publish(
                 f"the ZooKeeper at {coordination.connect_string} is not this cluster's: {refusal}",
                 hint="Where the published ensemble is gone for good, run `epochlake metadata reconfigure "
                 "--coordination --adopt`",
+            )
+        if there.connect.partition("/")[2].strip("/") != chroot.strip("/"):
+            raise WrongEnsemble(
+                f"what this cluster keeps in ZooKeeper is published to be at {there.connect}, and this session keeps "
+                f"it below /{chroot}: the two would not see each other",
+                hint="Correct [zookeeper] connect; or move it there for good, by `epochlake metadata reconfigure "
+                "--coordination --adopt`, and start every process again",
             )
         if there.connect == now.connect + slash + chroot and int(there.version, 16) >= now.version:
             return there

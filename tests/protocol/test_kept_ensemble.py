@@ -92,13 +92,13 @@ class Kept:
         return list(track.blocked)
 
     def members(self) -> dict[int, str]:
-        with coordination_members.Ensemble(self.cluster.configuration) as found:
+        with coordination_members.Ensemble(self.cluster.configuration, "kept") as found:
             described = found.describe()
             return {row.server: row.role for row in described.members}
 
     def operator(self, what: Callable[[EnsembleMover], object]) -> None:
         """What somebody does by hand."""
-        with coordination_members.Ensemble(self.cluster.configuration) as found:
+        with coordination_members.Ensemble(self.cluster.configuration, "kept") as found:
             what(found.mover)
 
 
@@ -281,7 +281,7 @@ def test_a_change_holds_up_no_round_says_what_it_does_and_is_left_by_who_leads_n
         waiting(mover, server)
 
     def described() -> KeeperState | None:
-        with coordination_members.Ensemble(kept.cluster.configuration) as found:
+        with coordination_members.Ensemble(kept.cluster.configuration, "kept") as found:
             return found.describe().keeper
 
     def ended() -> bool:

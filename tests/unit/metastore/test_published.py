@@ -81,6 +81,8 @@ def test_what_was_published_for_another_cluster_is_passed_over(root: Root) -> No
     assert keep(STORAGE, root.coordination, publication(2, "theirs:2181", cluster_id="c2"))
     assert newest(STORAGE, root.coordination, "c1") == publication(1)
     assert newest(STORAGE, root.coordination, "c3") is None
+    with pytest.raises(CoordinationUnavailable, match=r"of several clusters \(c1, c2\)"):
+        newest(STORAGE, root.coordination)
     known = of(root, "seed:2181")
     assert (known.first(), known.published) == ("zk1:2181", publication(1))
     # One's own that cannot be read is not taken for none, either: nobody would have to prove anything.
