@@ -167,19 +167,25 @@ def test_what_a_server_has_to_know_is_read_when_it_answers(root: Root) -> None:
 
 
 def test_others_are_asked_when_nobody_answers_and_need_not_know(root: Root) -> None:
-    said = [Heard(publication(3, "zk3:2181"), ("zk4:2181",))]
+    said = [
+        Heard(publication(2, "zk2:2181"), ("zk5:2181",)),
+        Heard(publication(3, "zk3:2181"), ("zk4:2181",)),
+        Heard(publication(9, "theirs:2181", cluster_id="c2"), ("theirs2:2181",)),
+    ]
 
-    def others() -> Heard:
+    def others() -> list[Heard]:
         if not said:
             raise EpochlakeError("no agent answers")
-        return said[0]
+        return said
 
     configuration = Configuration(root=root.uri, zookeeper=ZooKeeperSettings(connect=AUTO))
     known = Whereabouts(configuration, STORAGE, "c1", others)
-    assert (known.first(), known.published) == ("zk3:2181,zk4:2181", publication(3, "zk3:2181"))
+    assert (known.first(), known.published) == ("zk3:2181,zk5:2181,zk4:2181", publication(3, "zk3:2181"))
+    with pytest.raises(CoordinationUnavailable, match="was not published"):
+        Whereabouts(configuration, STORAGE, None, others).first()
     # What the root says goes before, also where it has gone back.
     assert keep(STORAGE, root.coordination, publication(1))
-    everywhere = "zk1:2181,zk3:2181,zk4:2181"
+    everywhere = "zk1:2181,zk3:2181,zk5:2181,zk4:2181"
     assert (known.look(), known.published) == (everywhere, publication(1))
     said.clear()
     assert known.look() == everywhere, "what was heard once is not forgotten"
