@@ -26,6 +26,7 @@ from kazoo.exceptions import (
     ConnectionDropped,
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NoNodeError,
     OperationTimeoutError,
     RequestTimeoutError,
@@ -65,6 +66,12 @@ NO_ANSWER = (
 )
 
 Request = Callable[[KazooClient], Any]
+
+
+class NotAllowed(CoordinationUnavailable):
+    """An access list of ZooKeeper forbids what was asked: to ask again is of no use before somebody has changed it."""
+
+    exit_code = 2
 
 
 class Value(NamedTuple):
@@ -240,8 +247,9 @@ class Coordination:
         """Wait for the answer of one asynchronous request.
 
         Raises `CoordinationUnavailable` when none comes within `timeout` seconds (default: the request timeout), or
-        when the connection breaks meanwhile. **The request may be carried out all the same, now or later.** Answers
-        that are errors (`NoNodeError`, `BadVersionError`, …) are raised as they are.
+        when the connection breaks meanwhile. **The request may be carried out all the same, now or later.** Raises
+        `NotAllowed` where an access list forbids it. Other answers that are errors (`NoNodeError`, `BadVersionError`,
+        …) are raised as they are.
         """
         timeout = self.request_timeout if timeout is None else timeout
         try:
@@ -250,6 +258,12 @@ class Coordination:
             raise self._unavailable(asked, f"no answer within {timeout:.3g} s") from error
         except NO_ANSWER as error:
             raise self._unavailable(asked, f"the connection broke ({type(error).__name__})") from error
+        except NoAuthError as error:
+            raise NotAllowed(
+                f"ZooKeeper at {self.connect_string} does not let this process {asked}",
+                hint="Look at the access lists of its znodes (`getAcl` in zkCli.sh): a cluster uses all below its "
+                "chroot and [zookeeper] path, and the znodes at the top whose names begin with /epochlake-ensemble",
+            ) from error
 
     def call(self, asked: str, request: Request, timeout: float | None = None) -> Any:
         """Send a request that may be carried out twice without harm, until it is answered.
@@ -262,6 +276,8 @@ class Coordination:
         while True:
             try:
                 return self.answer(asked, request(self.client), deadline - time.monotonic())
+            except NotAllowed:
+                raise
             except CoordinationUnavailable:
                 left = deadline - time.monotonic()
                 if left <= 0 or self._closed.is_set():

@@ -28,7 +28,7 @@ from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
 logger = logging.getLogger(__name__)
 
@@ -143,8 +143,20 @@ def publish(
 
     None where there is nothing to publish: a server alone, or one that its clients reach by other addresses than those
     that it knows itself by. `adopt`: also in place of another ensemble, which is gone for good. Raises WrongEnsemble,
-    CoordinationUnavailable, StorageUnavailable, UnknownFormat.
+    CoordinationUnavailable, NotAllowed, StorageUnavailable, UnknownFormat.
     """
+    try:
+        return _publish(coordination, storage, directory, cluster_id, adopt=adopt)
+    except KazooException as error:
+        raise CoordinationUnavailable(
+            f"the ZooKeeper at {coordination.connect_string} answers what nobody has foreseen "
+            f"({type(error).__name__}), and is not published"
+        ) from error
+
+
+def _publish(
+    coordination: Coordination, storage: Storage, directory: str, cluster_id: str, *, adopt: bool
+) -> PublishedEnsemble | None:
     try:
         now = _configuration(coordination)
     except InvalidRequest as error:  # groups, weights: it is kept by hand
@@ -205,9 +217,14 @@ def _configuration(coordination: Coordination) -> EnsembleConfiguration:
     return parse_configuration("" if value is None else value.data.decode())
 
 
-def _identity(coordination: Coordination) -> tuple[EnsembleIdentity | None, int]:
+def _identity(coordination: Coordination) -> tuple[EnsembleIdentity | None, int | None]:
+    """The identity of an ensemble and the version of its znode; None where it has none. An empty znode says nothing: an
+    operator makes it, where clusters may make none at the top.
+    """
     value = coordination.barrier(IDENTITY, PUBLISH_SECONDS)
-    return (None, 0) if value is None else (parse_identity(value.data), value.version)
+    if value is None:
+        return None, None
+    return parse_identity(value.data) if value.data else None, value.version
 
 
 def with_seal(found: EnsembleIdentity, seal: str, asked_for: str) -> EnsembleIdentity:
@@ -227,7 +244,7 @@ def _sealed(coordination: Coordination, asked_for: str) -> EnsembleIdentity:
             return found  # written by a request whose answer was lost
         made = EnsembleIdentity(uuid.uuid4().hex, (seal,)) if found is None else with_seal(found, seal, asked_for)
         try:
-            coordination.call("seal", _writing(msgspec.json.encode(made), None if found is None else version))
+            coordination.call(f"write {IDENTITY}", _writing(msgspec.json.encode(made), version))
             return made
         except (BadVersionError, NoNodeError, NodeExistsError):
             continue

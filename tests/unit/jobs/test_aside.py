@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import epochlake
 import msgspec
@@ -15,6 +17,7 @@ from epochlake.jobs.upkeep.aside import Aside, StoodDown
 from epochlake.jobs.upkeep.coordination_member_track import CoordinationMemberTrack, PublishingTrack
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.testing import local_cluster
+from kazoo.exceptions import MarshallingError
 
 SECONDS = 300.0
 
@@ -110,6 +113,30 @@ def test_of_two_pieces_of_work_one_is_begun_and_an_error_is_told_once() -> None:
     with pytest.raises(RuntimeError):
         crowded.start(fails)
     assert not crowded.working
+
+
+def test_whatever_zookeeper_answers_to_a_look_ends_no_coordinator(caplog: pytest.LogCaptureFixture) -> None:
+    """As where an access list forbids it, or a quota."""
+
+    def refuses(*_: object, **__: object) -> object:
+        raise MarshallingError
+
+    cluster: Any = SimpleNamespace(coordination=refuses)
+    metadata: Any = SimpleNamespace(identity=SimpleNamespace(cluster_id="c1"))
+    publishing = PublishingTrack(cluster, begin=lambda task: task())
+    assert publishing.advance(metadata) is False
+    assert (publishing.blocked, publishing.working) == ([], False)
+    assert "was not published: ZooKeeper answers what nobody has foreseen (MarshallingError)" in caplog.text
+    keeping = CoordinationMemberTrack(cluster, list, begin=lambda task: task())
+    keeping._look = refuses  # type: ignore[assignment]
+    assert keeping.advance(metadata) is False
+    [waits] = keeping.blocked
+    assert waits == "coordination members: ZooKeeper answers what nobody has foreseen (MarshallingError)"
+    # What is a mistake of ours is not passed over.
+    keeping._look = lambda metadata: 1 / 0  # type: ignore[assignment,return-value]
+    keeping._look_at = 0.0
+    with pytest.raises(ZeroDivisionError):
+        keeping.advance(metadata)
 
 
 def test_the_tracks_that_keep_and_publish_an_ensemble_work_beside_the_rounds() -> None:
