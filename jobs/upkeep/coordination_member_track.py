@@ -90,6 +90,11 @@ class LookingTrack(ABC):
     def working(self) -> bool:
         return self._aside.working
 
+    def settle(self) -> None:
+        self._take()
+        if self._aside.working:
+            self._waits(f"{self.doing or 'it is looked at'}: left to the next coordinator")
+
     def stand_down(self) -> None:
         self._aside.stand_down()
 
@@ -99,12 +104,9 @@ class LookingTrack(ABC):
         if self._clock() >= self._look_at and self._aside.start(lambda: self._look(metadata)):
             self._look_at = self._clock() + RETRY_SECONDS
             self._take()
-        self._say_what_goes_on()
-        return False
-
-    def _say_what_goes_on(self) -> None:
         if self.doing and self._aside.working:
             self._waits(self.doing)
+        return False
 
     def idle(self, metadata: ClusterMetadata) -> bool:
         return not self._aside.working
