@@ -23,7 +23,7 @@ from epochlake.metastore.coordination.ensemble import (
 from epochlake.metastore.coordination.keeping import KEEPER, KeeperState, Keeping, tell, told
 from epochlake.metastore.coordination.member_addresses import follow_members
 from epochlake.metastore.coordination.publication import PublishedEnsemble
-from epochlake.metastore.coordination.published import newest, publish
+from epochlake.metastore.coordination.published import last_number, newest, publish
 from epochlake.metastore.coordination.reconfiguring import (
     STEP_SECONDS,
     EnsembleMover,
@@ -130,9 +130,12 @@ class Ensemble:
             )
         self._configured = settings.connect
         self._adopt = adopt
+        self._others = others
         self._cluster_id = cluster_id
         self._storage = Storage(configuration.storage)
         self._root = Root(configuration.root)
+        # From now on whoever adopts another one goes before it, also if this process stands still until tomorrow.
+        self._after = last_number(self._storage, self._root.coordination) if adopt else None
         self._guide = None if adopt else Whereabouts(configuration, self._storage, cluster_id, others)
         self._session = Coordination(
             settings.connect if self._guide is None else self._guide.first(),
@@ -152,8 +155,35 @@ class Ensemble:
         self._session.close()
 
     def publish(self, cluster_id: str) -> PublishedEnsemble | None:
-        """Let every process that knows the root find it. Raises as `published.publish`."""
-        return publish(self._session, self._storage, self._root.coordination, cluster_id, adopt=self._adopt)
+        """Let every process that knows the root find it. Raises as `published.publish`, and InvalidRequest where it is
+        to be adopted and cannot be published.
+        """
+        found = publish(
+            self._session,
+            self._storage,
+            self._root.coordination,
+            cluster_id,
+            adopt=self._adopt,
+            after=self._after,
+            beyond=self._known_to_others(cluster_id) if self._adopt else 0,
+        )
+        if found is None and self._adopt:
+            raise InvalidRequest(
+                f"the ZooKeeper at {self._configured} cannot be adopted: it is one server alone, is kept by groups or "
+                "weights, or knows itself by other addresses",
+                hint="Begin an ensemble by `epochlake metadata prepare-server --alone`, and name its own addresses in "
+                "[zookeeper] connect",
+            )
+        return found
+
+    def _known_to_others(self, cluster_id: str) -> int:
+        """The highest number that others have seen published; 0 where nobody answers."""
+        try:
+            said = [] if self._others is None else [one.published for one in self._others()]
+        except EpochlakeError as error:
+            logger.info("nobody else says what was published of the ZooKeeper ensemble: %s", error)
+            return 0
+        return max((one.number for one in said if one is not None and one.cluster_id == cluster_id), default=0)
 
     def tell(self, cluster_id: str, state: KeeperState) -> None:
         """Say what the coordinator of a cluster does to the ensemble. Never raises."""

@@ -87,6 +87,10 @@ class Guide(Proof, Protocol):
     refused: str
     """Why the server that was met last was left, else empty."""
 
+    @property
+    def number(self) -> int:
+        """Of what was published last, as far as it has been seen."""
+
     def look(self) -> str:
         """Where else they may be, as a connect string. It may raise, and take its time."""
 
@@ -129,7 +133,7 @@ class Coordination:
                 f"cannot connect to ZooKeeper at {connect!r}: this is no connect string ({error})",
                 hint="Write host:port, several of them with commas in between",
             ) from error
-        self._guide = guide
+        self.guide = guide
         if guide is not None:
             auth = (("digest", operator),) if operator else ()
             self.client._connection = ProvedConnection(self.client, guide, self._connection_made, auth)
@@ -169,9 +173,9 @@ class Coordination:
         )
 
     def _seek(self) -> None:
-        assert self._guide is not None
+        assert self.guide is not None
         try:
-            self.moved_to(self._guide.look())
+            self.moved_to(self.guide.look())
         except Exception as error:
             logger.info("it is not known where else ZooKeeper may be: %s", error)
 
@@ -384,7 +388,7 @@ class Coordination:
         # In kazoo's connection thread: set flags, nothing else.
         if state == KazooState.CONNECTED:
             # With a guide the server has to show first that it is the right one.
-            if self._guide is None:
+            if self.guide is None:
                 self._connection_made()
             return
         self._connected.clear()
@@ -397,7 +401,7 @@ class Coordination:
 
     def _attend(self) -> None:
         while True:
-            if not self._news.wait(None if self._guide is None else self._seek_seconds):
+            if not self._news.wait(None if self.guide is None else self._seek_seconds):
                 if not self._connected.is_set():
                     self._seek()
                 continue
@@ -421,8 +425,8 @@ class Coordination:
 
     def _unavailable(self, asked: str, reason: str) -> CoordinationUnavailable:
         hint = "Try again when the server is up"
-        if self._guide is not None and self._guide.refused:
-            reason += f"; a server was not asked: {self._guide.refused}"
+        if self.guide is not None and self.guide.refused:
+            reason += f"; a server was not asked: {self.guide.refused}"
             hint += "; where the published ensemble is gone for good, see `metadata reconfigure --coordination --adopt`"
         return CoordinationUnavailable(
             f"could not {asked} in ZooKeeper at {self.connect_string}: {reason}. Nothing that was committed "

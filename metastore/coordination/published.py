@@ -137,16 +137,25 @@ def keep(storage: Storage, directory: str, published: PublishedEnsemble) -> bool
 
 
 def publish(
-    coordination: Coordination, storage: Storage, directory: str, cluster_id: str, *, adopt: bool = False
+    coordination: Coordination,
+    storage: Storage,
+    directory: str,
+    cluster_id: str,
+    *,
+    adopt: bool = False,
+    after: int | None = None,
+    beyond: int = 0,
 ) -> PublishedEnsemble | None:
     """Publish the ensemble that a session leads to, where that is not published yet; what is published then.
 
     None where there is nothing to publish: a server alone, or one that its clients reach by other addresses than those
-    that it knows itself by. `adopt`: also in place of another ensemble, which is gone for good. Raises WrongEnsemble,
-    CoordinationUnavailable, NotAllowed, StorageUnavailable, UnknownFormat.
+    that it knows itself by. `adopt`: also in place of another ensemble, which is gone for good; who adopts another
+    one since then goes before it. `after`: the number of what was published last then; None: now. `beyond`: a number
+    that others have seen.
+    Raises WrongEnsemble, CoordinationUnavailable, NotAllowed, StorageUnavailable, UnknownFormat.
     """
     try:
-        return _publish(coordination, storage, directory, cluster_id, adopt=adopt)
+        return _publish(coordination, storage, directory, cluster_id, adopt, after, beyond)
     except KazooException as error:
         raise CoordinationUnavailable(
             f"the ZooKeeper at {coordination.connect_string} answers what nobody has foreseen "
@@ -155,8 +164,18 @@ def publish(
 
 
 def _publish(
-    coordination: Coordination, storage: Storage, directory: str, cluster_id: str, *, adopt: bool
+    coordination: Coordination,
+    storage: Storage,
+    directory: str,
+    cluster_id: str,
+    adopt: bool,
+    after: int | None,
+    beyond: int,
 ) -> PublishedEnsemble | None:
+    # Before anything else is looked at: whoever publishes from now on takes this number, and we do not put in its place
+    # what we have seen before that. Numbers go on after what a root has lost, so that agents do not take it for old.
+    after = last_number(storage, directory) if after is None else after
+    number = 1 + max(after, beyond, 0 if coordination.guide is None else coordination.guide.number)
     try:
         now = _configuration(coordination)
     except InvalidRequest as error:  # groups, weights: it is kept by hand
@@ -187,18 +206,31 @@ def _publish(
     _require_writable(storage, directory)
     sealed = _sealed(coordination, "" if there is None else there.seal)
     made = PublishedEnsemble(
-        number=max(_numbers(storage, directory), default=0) + 1,
+        number=number,
         cluster_id=cluster_id,
         ensemble=sealed.ensemble,
         seal=sealed.seals[-1],
         connect=now.connect + slash + chroot,
         version=f"{now.version:x}",
     )
-    if keep(storage, directory, made):
+    keep(storage, directory, made)
+    counts = newest(storage, directory, cluster_id)
+    if counts == made:
         logger.info("the ZooKeeper ensemble is published: %s", made.connect)
-        return made
-    # Somebody else has published at the same time. What they have not seen the next look finds.
-    return newest(storage, directory, cluster_id)
+    elif adopt and (counts is None or _place_of(counts) != _place_of(made)):
+        where = "nowhere" if counts is None else counts.connect
+        raise WrongEnsemble(
+            f"somebody else has published another ensemble meanwhile, at {where}, and that at "
+            f"{coordination.connect_string} was not adopted",
+            hint="See which of them it is to be, by `epochlake metadata describe --coordination`, and adopt it again",
+        )
+    # What somebody else who has published at the same time has not seen the next look finds.
+    return counts
+
+
+def _place_of(published: PublishedEnsemble) -> tuple[str, str]:
+    """The ensemble, and the chroot below which the cluster keeps what it keeps there."""
+    return published.ensemble, published.connect.partition("/")[2].strip("/")
 
 
 def _require_writable(storage: Storage, directory: str) -> None:
@@ -273,6 +305,11 @@ def _decoded(data: bytes, number: int) -> PublishedEnsemble:
     if found.number != number:
         raise ValueError(f"it is number {found.number}")
     return found
+
+
+def last_number(storage: Storage, directory: str) -> int:
+    """The number of what was published last, whole or not and of whatever cluster; 0 where nothing was."""
+    return max(_numbers(storage, directory), default=0)
 
 
 def _numbers(storage: Storage, directory: str) -> list[int]:

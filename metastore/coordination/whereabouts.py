@@ -59,6 +59,10 @@ class Whereabouts:
     def published(self) -> PublishedEnsemble | None:
         return self._published
 
+    @property
+    def number(self) -> int:
+        return 0 if self._published is None else self._published.number
+
     def first(self) -> str:
         """Where to begin, as a connect string. Raises CoordinationUnavailable where nothing is known."""
         if self._published is not None:
