@@ -71,7 +71,7 @@ def made_ready(configuration: Configuration, directory: str, server: Server, clu
     ensemble = _ensemble(configuration, cluster_id)
     if has_to_be_prepared(server, stored(storage, directory), ensemble):
         members = () if ensemble is None else ensemble.servers
-        write_server_files(storage, directory, server, members, configuration.zookeeper.operator)
+        write_server_files(storage, directory, server, members, configuration.zookeeper.operator, follows=True)
     return command
 
 

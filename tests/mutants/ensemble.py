@@ -55,6 +55,13 @@ MUTANTS = (
         STARTED,
     ),
     Mutant(
+        "a server that has no data elects those who do not have what was decided",
+        FILES,
+        '        kept.append(f"{_LINE_OF_BLANK_SERVERS}false")\n',
+        "",
+        STARTED,
+    ),
+    Mutant(
         "a member of the ensemble is one of its own beside it",
         FILES,
         "    if voters == {server.number} != {one.number for one in ensemble.voters}:\n",

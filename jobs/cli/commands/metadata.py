@@ -213,7 +213,10 @@ def prepare_server(
             found = ensemble.mover.configuration()
         require_data(session.storage, place, parsed, found)
         members = list(found.servers)
-    write_server_files(session.storage, place, parsed, members, session.configuration.zookeeper.operator)
+    follows = not (alone or beside)
+    write_server_files(
+        session.storage, place, parsed, members, session.configuration.zookeeper.operator, follows=follows
+    )
     command = shlex.join(start_command(place, str(require_java())))
     session.show(PreparedServer(str(parsed), place, command), text.prepared)
 
