@@ -23,6 +23,7 @@ from epochlake.metastore.coordination.publication import FORMAT, EnsembleIdentit
 from epochlake.metastore.coordination.reconfiguring import CONFIGURATION
 from epochlake.metastore.errors import CoordinationUnavailable, UnknownFormat
 from epochlake.metastore.storage import failures
+from epochlake.metastore.storage.numbered import numbers, path_of
 from epochlake.metastore.storage.places import join
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.decoding import decodable
@@ -41,7 +42,6 @@ KEPT_DOCUMENTS = 4
 """So many publications stay below the root: who has just listed them reads one of them."""
 PUBLISH_SECONDS = 60.0
 
-_SUFFIX = ".json"
 _TRIED, _TRIED_BYTES = "tried", 4096
 """What is written and deleted to see that there can be another publication, which is smaller."""
 _LOOKS = 3
@@ -82,10 +82,10 @@ def newest(storage: Storage, directory: str, cluster_id: str | None = None) -> P
     """
     there, others = list[int](), set[int]()
     for _ in range(_LOOKS):
-        there = _numbers(storage, directory)
+        there = numbers(storage, directory)
         damaged, others, of_any = False, set[int](), list[PublishedEnsemble]()
         for number in reversed(there):
-            path = _path(directory, number)
+            path = path_of(directory, number)
             try:
                 found = _decoded(storage.read_bytes(path), number)
                 if cluster_id == found.cluster_id:
@@ -128,11 +128,11 @@ def keep(storage: Storage, directory: str, published: PublishedEnsemble) -> bool
     body = _encoder.encode(published)
     kept = _Kept(hashlib.sha256(body).hexdigest(), msgspec.Raw(body))
     storage.create_directory(directory)
-    if not storage.put_if_absent(_path(directory, published.number), msgspec.json.encode(kept)):
+    if not storage.put_if_absent(path_of(directory, published.number), msgspec.json.encode(kept)):
         return False
-    for number in _numbers(storage, directory):
+    for number in numbers(storage, directory):
         if number <= published.number - KEPT_DOCUMENTS:
-            storage.delete_file(_path(directory, number))
+            storage.delete_file(path_of(directory, number))
     return True
 
 
@@ -309,17 +309,4 @@ def _decoded(data: bytes, number: int) -> PublishedEnsemble:
 
 def last_number(storage: Storage, directory: str) -> int:
     """The number of what was published last, whole or not and of whatever cluster; 0 where nothing was."""
-    return max(_numbers(storage, directory), default=0)
-
-
-def _numbers(storage: Storage, directory: str) -> list[int]:
-    try:
-        names = storage.list_names(directory)
-    except failures.MissingFile:
-        return []
-    stems = (name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
-    return sorted(int(stem) for stem in stems if stem.isdecimal())
-
-
-def _path(directory: str, number: int) -> str:
-    return join(directory, f"{number:020}{_SUFFIX}")
+    return max(numbers(storage, directory), default=0)

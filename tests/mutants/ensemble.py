@@ -113,8 +113,8 @@ MUTANTS = (
     Mutant(
         "what was published is written over by who comes late",
         "metastore/coordination/published.py",
-        "    if not storage.put_if_absent(_path(directory, published.number), msgspec.json.encode(kept)):\n",
-        "    if storage.replace_bytes(_path(directory, published.number), msgspec.json.encode(kept)):\n",
+        "    if not storage.put_if_absent(path_of(directory, published.number), msgspec.json.encode(kept)):\n",
+        "    if storage.replace_bytes(path_of(directory, published.number), msgspec.json.encode(kept)):\n",
         PUBLISHED,
     ),
     Mutant(
