@@ -175,7 +175,7 @@ class CoordinationMemberTrack(LookingTrack):
     def _look(self, metadata: ClusterMetadata) -> str:
         self._doing = ""
         keeper, cluster_id = f"{socket.gethostname()}:{os.getpid()}", metadata.identity.cluster_id
-        with Ensemble(self._cluster.configuration, cluster_id) as ensemble:
+        with Ensemble(self._cluster.configuration, cluster_id, others=self._cluster.others) as ensemble:
 
             def tell(doing: str, waits: str = "") -> None:
                 ensemble.tell(cluster_id, KeeperState(keeper, time.time(), doing, waits))

@@ -61,7 +61,7 @@ class Kept:
             replace_after_seconds=GRACE,
             session_timeout_seconds=30.0,
         )
-        self.cluster: Any = SimpleNamespace(configuration=Configuration(root="unused", zookeeper=settings))
+        self.cluster: Any = SimpleNamespace(configuration=Configuration(root="unused", zookeeper=settings), others=None)
         self.clock = Clock()
 
     def server(self, number: int) -> Server:
