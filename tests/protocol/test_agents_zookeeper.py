@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs.agent.coordination_server import DIRECTORY, LOCK, CoordinationServerSeen, ServerState
+from epochlake.jobs.coordinator import coordinator
 from epochlake.jobs.upkeep import coordination_members
 from epochlake.metastore.coordination.server_files import STATIC
 
@@ -74,6 +75,7 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.setenv("EPOCHLAKE__ZOOKEEPER__SESSION_TIMEOUT_SECONDS", "30")
     monkeypatch.setattr(coordination_members, "STEP_SECONDS", PATIENCE)
     monkeypatch.setattr(coordination_members, "LOOK_SECONDS", PATIENCE)
+    monkeypatch.setattr(coordinator, "ASIDE_SECONDS", PATIENCE)
     return CommandLine(tmp_path / "root", capsys)
 
 
