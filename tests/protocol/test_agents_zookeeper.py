@@ -22,10 +22,10 @@ from tests.support.ports import free_port
 from tests.support.waiting import eventually
 from tests.support.zookeeper import HOST, OPERATOR
 
-pytestmark = [pytest.mark.timing, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timing, pytest.mark.timeout(3600)]
 """Servers are waited for that start one after the other, some of them after a pause of a minute."""
 
-PATIENCE = 300.0
+PATIENCE = 900.0
 
 
 class AgentsWithServers:
