@@ -18,7 +18,8 @@ from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AlterTimeToLive
 from epochlake.metastore.metadata.model import Table, TimeToLive
-from epochlake.metastore.metadata.time_to_live import SKEW_MICROS, begins, in_force
+from epochlake.metastore.metadata.time_to_live import MICROS, SKEW_MICROS, begins, in_force
+from epochlake.metastore.storage.clocks import ahead_of
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
 
@@ -106,6 +107,7 @@ class _Fenced(Preparation[AlterTimeToLive]):
         self._event: AlterTimeToLive | None = None
 
     def prepare(self, event: AlterTimeToLive, metadata: ClusterMetadata) -> None:
+        require_right_clock(self._metastore, event.name)
         self._event = event
 
     def still_prepared(self, event: AlterTimeToLive, then: ClusterMetadata, now: ClusterMetadata) -> bool:
@@ -125,6 +127,20 @@ class _Fenced(Preparation[AlterTimeToLive]):
                 "before, on some replicas only",
                 hint=f"`epochlake repair {event.name}` makes the replicas alike",
             )
+
+
+def require_right_clock(metastore: Metastore, table: str) -> None:
+    """Reject a change by a clock that the storage of the root contradicts: one that is ahead would be told as made, and
+    wait for its time while rows go on to expire; by one that is behind, rows that have expired would come back.
+    """
+    ahead = ahead_of(metastore.storage, metastore.root.uri)
+    if abs(ahead) > SKEW_MICROS // 2:
+        apart = f"{abs(ahead) // MICROS:,} seconds {'ahead of' if ahead > 0 else 'behind'} that of {metastore.root.uri}"
+        raise Rejected(
+            Code.INVALID_TTL,
+            f"the clock of this machine is {apart}, so nobody can say from when on rows of {table} expire otherwise",
+            hint="Set the clock that is wrong, and do it again; nothing was changed",
+        )
 
 
 def _number(table: Table, name: str) -> int:
