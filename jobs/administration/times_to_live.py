@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from epochlake.jobs.administration.altering import ReplicasNotFenced, fence_replicas
+from epochlake.jobs.administration.right_clocks import apart
 from epochlake.metastore.committing.changes import Call, Change, Options, Preparation
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.events import AlterTimeToLive
 from epochlake.metastore.metadata.model import Table, TimeToLive
-from epochlake.metastore.metadata.time_to_live import MICROS, SKEW_MICROS, begins, in_force
-from epochlake.metastore.storage.clocks import ahead_of
+from epochlake.metastore.metadata.time_to_live import SKEW_MICROS, begins, in_force
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.rejections import Code
 
@@ -133,12 +133,11 @@ def require_right_clock(metastore: Metastore, table: str) -> None:
     """Reject a change by a clock that the storage of the root contradicts: one that is ahead would be told as made, and
     wait for its time while rows go on to expire; by one that is behind, rows that have expired would come back.
     """
-    ahead = ahead_of(metastore.storage, metastore.root.uri)
-    if abs(ahead) > SKEW_MICROS // 2:
-        apart = f"{abs(ahead) // MICROS:,} seconds {'ahead of' if ahead > 0 else 'behind'} that of {metastore.root.uri}"
+    ahead, said = apart(metastore)
+    if ahead:
         raise Rejected(
             Code.INVALID_TTL,
-            f"the clock of this machine is {apart}, so nobody can say from when on rows of {table} expire otherwise",
+            f"{said}, so nobody can say from when on rows of {table} expire otherwise",
             hint="Set the clock that is wrong, and do it again; nothing was changed",
         )
 

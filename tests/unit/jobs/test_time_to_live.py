@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.administration import times_to_live
+from epochlake.jobs.administration import right_clocks, times_to_live
 from epochlake.jobs.administration.altering import ReplicasNotFenced
 from epochlake.jobs.administration.past_rows import changed_rows, rollback
 from epochlake.jobs.cluster import Cluster
@@ -76,7 +76,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> It
     monkeypatch.setattr(compaction, "live_leases", lambda cluster: [])
     # Time passes for the root as it does here, though its files have the times of the machine.
     monkeypatch.setattr(compaction, "behind", lambda storage, root: None)
-    monkeypatch.setattr(times_to_live, "ahead_of", lambda storage, root: 0)
+    monkeypatch.setattr(right_clocks, "ahead_of", lambda storage, root: 0)
     monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
     with grow(tmp_path) as grown:
         yield grown
@@ -408,7 +408,7 @@ def test_no_time_to_live_begins_by_a_clock_that_the_root_contradicts(
 ) -> None:
     put(visits, clock, (1, 0), (2, 2 * DAY))
     before = visits.metadata.epoch
-    monkeypatch.setattr(times_to_live, "ahead_of", clocks.ahead_of)
+    monkeypatch.setattr(right_clocks, "ahead_of", clocks.ahead_of)
     clock.forward(days * DAY)
     for change in (
         lambda: administration.set_ttl(visits, TABLE, "seen", timedelta(days=90)),
