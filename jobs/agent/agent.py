@@ -23,9 +23,9 @@ from epochlake.jobs.agent.file_serving import FileServing
 from epochlake.jobs.agent.home import PEERS, TAG, VIEW, Home, HomeUnwritable, View
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.initialising import Began, Idle, Initialising, InitOrder, Prepare, Ready
-from epochlake.jobs.agent.joining import Joining, Phase, WantedNode
+from epochlake.jobs.agent.joining import NOBODY, Joining, Phase, WantedNode
 from epochlake.jobs.agent.log_follower import LogFollower
-from epochlake.jobs.agent.membership import Membership, Peer
+from epochlake.jobs.agent.membership import MOST_PEERS, Membership, Peer
 from epochlake.jobs.agent.messages import (
     MOST_SIGHTINGS,
     PROTOCOL,
@@ -34,10 +34,12 @@ from epochlake.jobs.agent.messages import (
     Introduction,
     Refusal,
     Seen,
+    Sighting,
     Tag,
     refusal,
 )
 from epochlake.jobs.agent.processes import configured
+from epochlake.jobs.agent.sanity import untrue_answer
 from epochlake.jobs.agent.task_orders import TaskOrders
 from epochlake.jobs.agent.tasking import Tasking
 from epochlake.jobs.agent.upgrading import Upgrading
@@ -89,6 +91,10 @@ class Agent:
         self.address = settings.address
         self.membership = Membership(self.identity.agent_id, random.Random(), settings.period)
         self.refusals: dict[str, str] = {}
+        self._elsewhere: set[str] = set()
+        """Where somebody is who may have this agent's id."""
+        self._moved: dict[str, str] = {}
+        """Where agents were that speak from another address now, until they are told of it."""
         self._client = client
         self._known = set(settings.seeds) | set(home.read(PEERS, tuple[str, ...]) or ())
         self._written: set[str] = set()
@@ -130,16 +136,31 @@ class Agent:
             self._client,
             introduction=self.introduction,
             members=self._members,
+            nobody=self._why_nobody,
             seconds=self.settings.join_seconds,
             period=self.settings.period,
         )
 
     def _members(self) -> tuple[str, ...]:
         """Where members of the cluster are that this agent may join; none when two clusters answer."""
-        peers = [p for p in self.membership.peers.values() if p.seen is Seen.ALIVE and p.tag_id]
-        if len({peer.tag_id for peer in peers}) > 1:
-            return ()
-        return tuple(sorted(peer.address for peer in peers))
+        clusters = self._clusters()
+        return tuple(sorted(*clusters.values())) if len(clusters) == 1 else ()
+
+    def _clusters(self) -> dict[str, list[str]]:
+        """Where members of each cluster are that answer, by the id of their cluster."""
+        found: dict[str, list[str]] = {}
+        for peer in self.membership.peers.values():
+            if peer.seen is Seen.ALIVE and peer.tag_id:
+                found.setdefault(peer.tag_id, []).append(peer.address)
+        return found
+
+    def _why_nobody(self) -> str:
+        """Why a node that wants to join asks nobody."""
+        clusters = self._clusters()
+        if len(clusters) < 2:
+            return NOBODY
+        said = ", ".join(f"{id_} at {min(addresses)}" for id_, addresses in sorted(clusters.items()))
+        return f"members of several clusters answer ({said}): give only seeds of the one that is meant"
 
     def _idle(self) -> Idle:
         told = self.follower.told if self.follower is not None else None
@@ -149,10 +170,12 @@ class Agent:
 
     async def _prepare(self, name: str, asked: Prepare) -> Refusal | Ready:
         """Send the preparation of an init to the agent of a node."""
-        peers = [peer for peer in self.membership.peers.values() if peer.name == name]
+        named = [peer for peer in self.membership.peers.values() if peer.name == name]
+        # One whose home was cleared, or that has moved under another id, is remembered for a while: it is nobody.
+        peers = [peer for peer in named if peer.seen is not Seen.UNREACHABLE] or named[:1]
         if len(peers) != 1:
-            several = f"{len(peers)} agents have this name" if peers else "no agent of this name is known here"
-            return Refusal("unknown", several)
+            several = f"agents at {', '.join(sorted(peer.address for peer in peers))} have this name"
+            return Refusal("unknown", several if peers else "no agent of this name is known here")
         [peer] = peers
         try:
             body = msgspec.json.encode(asked)
@@ -217,12 +240,27 @@ class Agent:
 
     def heard(self, call: Call) -> None:
         """Take what a call tells, once it may talk."""
+        self._take(call.sender, call.sightings)
+
+    def _take(self, sender: Introduction, sightings: tuple[Sighting, ...]) -> None:
         now = time.monotonic()
-        self.membership.heard(call.sender, now)
-        self.membership.merge(call.sightings, now)
+        before = self.membership.heard(sender, now)
+        if before is not None and len(self._moved) < MOST_SIGHTINGS:
+            self._moved[sender.agent_id] = before
+        for one in sightings[:MOST_SIGHTINGS]:
+            if one.agent_id == self.identity.agent_id:
+                self.met_itself(one.address)
+        self.membership.merge(sightings, now)
 
     def answer(self, call: Call, *, reached: bool | None = None, known: tuple[str, ...] = ()) -> Answer:
-        return Answer(self.introduction(), call.nonce, self.membership.sightings(), reached, known)
+        sightings = self.membership.sightings()
+        before = self._moved.pop(call.sender.agent_id, None)
+        if before is not None:
+            # Only the caller can tell whether it has moved, or whether its home is a copy and the other one lives.
+            who = call.sender
+            itself = Sighting(who.agent_id, who.name, before, Seen.ALIVE, who.counter, who.epoch)
+            sightings = (itself, *sightings[: MOST_SIGHTINGS - 1])
+        return Answer(self.introduction(), call.nonce, sightings, reached, known)
 
     def addresses(self) -> tuple[str, ...]:
         """Where agents are that are known here, this one included."""
@@ -243,14 +281,20 @@ class Agent:
         try:
             status, body = await self._client.ask(address, path, msgspec.json.encode(call), timeout=patience)
             if status != 200:
-                self._note_refusal(address, body.decode("utf-8", "replace")[:300])
+                self._refused(address, body)
                 return None
             answer = msgspec.json.decode(body, type=decodable(Answer))
         except (AgentUnreachable, InvalidRequest) as error:
             logger.debug("%s", error)
+            # Nobody is there now: what somebody said there before is not how it stands.
+            self.refusals.pop(address, None)
             return None
         except msgspec.MsgspecError:
             self._note_refusal(address, "its answer cannot be understood")
+            return None
+        untrue = untrue_answer(answer)
+        if untrue is not None:
+            self._note_refusal(address, f"its answer cannot be true: {untrue}")
             return None
         if answer.nonce != call.nonce:
             self._note_refusal(address, "it repeats an answer to another call")
@@ -260,15 +304,33 @@ class Agent:
             self._note_refusal(address, why.reason)
             return None
         self.refusals.pop(address, None)
-        now = time.monotonic()
-        self.membership.heard(answer.sender, now)
-        self.membership.merge(answer.sightings[:MOST_SIGHTINGS], now)
+        self._take(answer.sender, answer.sightings)
         return answer
+
+    def _refused(self, address: str, body: bytes) -> None:
+        """Take it that another agent has refused a call."""
+        try:
+            why = msgspec.json.decode(body, type=decodable(Refusal))
+        except msgspec.MsgspecError:
+            why = Refusal("", body.decode("utf-8", "replace"))
+        # A helper that does not know whom it is to reach says nothing of itself and of this one.
+        if why.code != "unknown-target":
+            self._note_refusal(address, why.reason[:300])
+
+    def met_itself(self, address: str) -> None:
+        """Somebody at another address may have this agent's id: it is called there, to see whether that is so."""
+        if address != self.address and len(self._elsewhere) < MOST_SIGHTINGS:
+            self._elsewhere.add(address)
 
     def state(self) -> AgentState:
         volumes, log = self.volumes_seen(), self.log_seen()
         others = tuple(
             f"the agent at {address} and this one do not talk: {why}" for address, why in self.refusals.items()
+        )
+        others += tuple(
+            f"the agent at {peer.address} says that it is on node {peer.name} as well"
+            for peer in self.membership.peers.values()
+            if peer.name == self.identity.name and peer.seen is Seen.ALIVE
         )
         others += (self._home_problem,) if self._home_problem else ()
         if self.follower is not None and self.follower.told.damaged:
@@ -341,12 +403,18 @@ class Agent:
         """Call at addresses where nobody is known yet: seeds, and where agents were before this one was restarted."""
         while True:
             there = {peer.address for peer in self.membership.peers.values()} | {self.address}
-            for address in sorted(self._known - there):
+            for address in sorted((self._known | self._elsewhere) - there):
                 answer = await self.reach(address, "/handshake")
+                if address not in self.refusals:
+                    self._elsewhere.discard(address)  # nobody is there, or it is another agent
                 if answer is not None:
-                    self._known |= set(answer.known[:MOST_SIGHTINGS])
+                    if len(self._known) < MOST_PEERS:
+                        self._known |= set(answer.known[:MOST_SIGHTINGS])
                     if answer.sender.agent_id == self.identity.agent_id:
                         self._known.discard(address)
+            # What is called no more has said its last word: it is no problem of today.
+            called = {*self._known, *self._elsewhere, *self.addresses()}
+            self.refusals = {address: why for address, why in self.refusals.items() if address in called}
             await asyncio.sleep(5 * self.settings.period)
 
     async def _look_at_volumes(self) -> None:

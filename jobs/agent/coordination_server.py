@@ -19,8 +19,9 @@ from enum import StrEnum
 from pathlib import Path
 
 import msgspec
-from epochlake.jobs.agent.home import Home
+from epochlake.jobs.agent.home import TAG, Home, HomeDamaged
 from epochlake.jobs.agent.looking import Look
+from epochlake.jobs.agent.messages import Tag
 from epochlake.jobs.agent.processes import configured, ended
 from epochlake.metastore.coordination.ensemble import Server, parse_server, require_preparable
 from epochlake.metastore.coordination.server_answers import LOOK_SECONDS, Answer, ask
@@ -98,6 +99,7 @@ class CoordinationServer:
 
     def __init__(self, home: Home, server: Server, conf: str | None, root: str | None) -> None:
         self.server = server
+        self._home = home
         self._directory = Path(os.path.abspath(home.directory)) / DIRECTORY
         self._words = configured(conf, root)
         self._state = ServerState.PREPARING
@@ -148,7 +150,7 @@ class CoordinationServer:
             self._started_at = None
             try:
                 self._reason = await self._until_it_ends()
-            except OSError as error:
+            except (OSError, HomeDamaged) as error:
                 self._reason = f"it cannot be started: {error}"
             await self._stop()
             self._state, self._look = ServerState.WAITING, None
@@ -162,6 +164,8 @@ class CoordinationServer:
         if self._state is not ServerState.WAITING:
             self._state = ServerState.PREPARING
         words = ["--directory", str(self._directory), "--server", str(self.server), "--agent", str(os.getpid())]
+        tag = await asyncio.to_thread(self._home.read, TAG, Tag)
+        words += [] if tag is None else ["--cluster", tag.id]
         process = self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", PROCESS, *words, *self._words),
             stdin=asyncio.subprocess.DEVNULL,

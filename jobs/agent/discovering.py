@@ -13,6 +13,7 @@ from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.initialising import Began
 from epochlake.jobs.agent.messages import Tag
 from epochlake.jobs.agent.processes import configured, said_by
+from epochlake.jobs.agent.sanity import untrue_search
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 
@@ -92,7 +93,11 @@ class Discovering:
         body = msgspec.json.encode(self.discovery.ask(number))
         try:
             status, answer = await self._client.ask(place, "/discover", body, timeout=2.0)
-            return place, number, msgspec.json.decode(answer, type=decodable(Told)) if status == 200 else None
+            told = msgspec.json.decode(answer, type=decodable(Told)) if status == 200 else None
+            if told is not None and untrue_search(told) is not None:
+                logger.debug("discovery: what %s answers cannot be true", place)
+                told = None
+            return place, number, told
         except (AgentUnreachable, InvalidRequest, msgspec.MsgspecError) as error:
             logger.debug("discovery: %s", error)
             return place, number, None

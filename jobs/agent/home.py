@@ -10,12 +10,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import threading
 import uuid
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from epochlake.jobs.agent.messages import LoggedNode, Tag
+from epochlake.jobs.agent.sanity import is_node_name
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
@@ -110,6 +112,11 @@ class Home:
                 )
             if not name:
                 raise InvalidRequest("an agent needs the name of its node at its first start", hint="Give --name")
+            if not is_node_name(name):
+                raise InvalidRequest(
+                    f"{name[:80]!r} is no name of a node",
+                    hint="Give --name letters of ASCII, digits, '_', '.' and '-', 255 at most",
+                )
             known = AgentIdentity(uuid.uuid4().hex, name)
             self.write(IDENTITY, known)
         if name and name != known.name:
@@ -158,8 +165,11 @@ class Home:
 
 
 def write_whole(path: Path, content: bytes, home: Home) -> None:
-    """Put `content` at `path` as a whole, durably, or leave what was there. Raises HomeUnwritable."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    """Put `content` at `path` as a whole, durably, or leave what was there. Raises HomeUnwritable.
+
+    Threads that write the same document at once each have a file of their own beside it: the last one stands, whole.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

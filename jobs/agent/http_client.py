@@ -22,7 +22,8 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of `HOST:PORT`; an IPv6 host is in brackets. Raises InvalidRequest."""
     host, colon, port = address.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+    strange = not host.isascii() or any(c.isspace() or not c.isprintable() or c in "/?#@" for c in host)
+    if not colon or not host or strange or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise InvalidRequest(f"{address!r} is no address of an agent", hint="Give HOST:PORT")
     return host, int(port)
 

@@ -118,6 +118,7 @@ class Initialising:
         self._clock = clock
         self._answers: dict[str, InitAnswer] = {}
         self._task: asyncio.Task[None] | None = None
+        self._preparing = asyncio.Lock()
 
     def ordered(self, order: InitOrder) -> InitAnswer:
         """What came of a user's call, or that it is under way; begun where it is not known. One at a time."""
@@ -132,7 +133,13 @@ class Initialising:
         return InitAnswer(InitOutcome.PENDING)
 
     async def prepare(self, asked: Prepare) -> Refusal | Ready:
-        """Be ready, or say why this node cannot be. Asked again it is ready again."""
+        """Be ready, or say why this node cannot be. Asked again it is ready again. Two that ask at once are answered
+        one after the other: while one is written down, the other one would find nothing.
+        """
+        async with self._preparing:
+            return await self._prepare(asked)
+
+    async def _prepare(self, asked: Prepare) -> Refusal | Ready:
         mine, idle = self._introduction(), self._idle()
         why = refusal(mine, asked.sender)
         if why is not None:

@@ -25,6 +25,7 @@ from epochlake.placement.errors import InvalidRequest
 logger = logging.getLogger(__name__)
 
 JOIN = "join"
+NOBODY = "no member of a cluster is known yet"
 CLEAR = "clear the home to try again"
 
 WAIT_ON = frozenset({"not-a-member", "admits-nobody", "late", "slow", "too-many", "failed", "unknown", "token"})
@@ -58,7 +59,7 @@ class WantedNode(msgspec.Struct, frozen=True):
 
 
 class Joining:
-    """The join of one agent. `members` says whom to ask, `introduction` who asks."""
+    """The join of one agent. `members` says whom to ask, `introduction` who asks, and `nobody` why there is nobody."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class Joining:
         members: Callable[[], tuple[str, ...]],
         seconds: float,
         period: float,
+        nobody: Callable[[], str] = lambda: NOBODY,
     ) -> None:
         self.state = home.read(JOIN, JoinState) or JoinState()
         self.request_id = f"join-{identity.agent_id}"
@@ -79,6 +81,7 @@ class Joining:
         self._client = client
         self._introduction = introduction
         self._members = members
+        self._nobody = nobody
         self._deadline = time.monotonic() + seconds
         self._seconds = seconds
         self._period = period
@@ -86,6 +89,9 @@ class Joining:
         self._asks_log = ""
         """The member that is asking the log, and is asked again for what came of it."""
         self._admit_nobody: set[str] = set()
+        self._cancelling = False
+        self._writing = asyncio.Lock()
+        """What is written down is decided and written by one at a time: an operator may cancel in the midst of it."""
 
     async def run(self) -> None:
         """Ask one member after the other until there is an outcome."""
@@ -102,9 +108,18 @@ class Joining:
 
     async def cancel(self) -> JoinState:
         """Ask no more. What a member was asked for already may be in the log, and is said."""
-        if self.state.phase is Phase.ASKING:
-            hint = "; if the node is in the log, `epochlake request cancel` takes it back" if self.state.asked else ""
-            await self._end(Phase.CANCELLED, f"an operator has cancelled it{hint}")
+        self._cancelling = True  # from now on nobody is asked, also while another word is being written down
+        try:
+            return await self._cancel()
+        finally:
+            self._cancelling = False
+
+    async def _cancel(self) -> JoinState:
+        async with self._writing:
+            if self.state.phase is Phase.ASKING:
+                asked = "; if the node is in the log, `epochlake request cancel` takes it back"
+                reason = f"an operator has cancelled it{asked if self.state.asked else ''}"
+                await self._ended(Phase.CANCELLED, reason)
         return self.state
 
     async def _once(self) -> None:
@@ -115,12 +130,16 @@ class Joining:
             return
         members = self._members()
         if not members:
-            self.state = msgspec.structs.replace(self.state, reason="no member of a cluster is known yet")
+            self.state = msgspec.structs.replace(self.state, reason=self._nobody())
             return
         address = self._next(members)
         if not self.state.asked:
             # Written before it is sent: after a kill it is known that the log may have the node.
-            await self._keep(msgspec.structs.replace(self.state, asked=True))
+            async with self._writing:
+                if self.state.phase is Phase.ASKING:
+                    await self._keep(msgspec.structs.replace(self.state, asked=True))
+        if self._cancelling or self.state.phase is not Phase.ASKING:
+            return  # cancelled while it was written down
         wanted, nonce, mine = self._wanted, secrets.token_hex(8), self._introduction()
         if mine.tag is not None:
             return  # the log has had its node meanwhile: a member would refuse, and that would be final
@@ -180,6 +199,12 @@ class Joining:
             self.state = msgspec.structs.replace(self.state, reason=reason)
 
     async def _end(self, phase: Phase, reason: str, epoch: int | None = None) -> None:
+        """Write down how it has ended, unless it has ended already: of two ends the first one stands."""
+        async with self._writing:
+            if self.state.phase is Phase.ASKING:
+                await self._ended(phase, reason, epoch)
+
+    async def _ended(self, phase: Phase, reason: str, epoch: int | None = None) -> None:
         said = f"{reason}; {CLEAR}" if phase is not Phase.ACCEPTED else reason
         await self._keep(msgspec.structs.replace(self.state, phase=phase, reason=said, epoch=epoch))
         logger.info("joining: %s %s", phase, said)

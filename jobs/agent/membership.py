@@ -83,20 +83,23 @@ class Membership:
         others = [p for p in self.peers.values() if p.agent_id != target and p.seen is Seen.ALIVE]
         return self._chance.sample(others, min(HELPERS, len(others)))
 
-    def heard(self, who: Introduction, now: float) -> None:
-        """An agent has spoken to us itself, which is more than anything that is told of it."""
+    def heard(self, who: Introduction, now: float) -> str | None:
+        """An agent has spoken to us itself, which is more than anything that is told of it. Where it was before, if
+        that was another address.
+        """
         if who.agent_id == self.agent_id:
-            return
+            return None
         peer = self.peers.get(who.agent_id)
         if peer is None:
             if len(self.peers) >= MOST_PEERS:
-                return
+                return None
             peer = self.peers[who.agent_id] = Peer(
                 who.agent_id, who.name, who.address, Seen.ALIVE, who.counter, who.epoch, now
             )
         # What speaks at an address is what is there now: an agent whose home was cleared comes back as another.
         for other in [p for p in self.peers.values() if p.address == who.address and p is not peer]:
             del self.peers[other.agent_id]
+        before = peer.address if peer.address != who.address else None
         if (peer.address, peer.name) != (who.address, who.name):
             peer.address, peer.name, peer.told = who.address, who.name, 0
         peer.heard, peer.product_version, peer.features = now, who.product_version, who.features
@@ -106,6 +109,7 @@ class Membership:
         if who.counter > peer.counter:
             peer.counter, peer.told = who.counter, 0
         self._is(peer, Seen.ALIVE, now)
+        return before
 
     def missed(self, agent_id: str, now: float) -> None:
         """Neither we nor those that we asked have reached an agent."""

@@ -10,34 +10,40 @@ from typing import Any
 
 import msgspec
 from epochlake.jobs.agent.agent import Agent
-from epochlake.jobs.agent.discovery import MOST_ADDRESSES, Ask
+from epochlake.jobs.agent.discovery import Ask
 from epochlake.jobs.agent.documents import EnsembleKnown, health
 from epochlake.jobs.agent.home import ENSEMBLE, TAG, HomeDamaged, HomeUnwritable
-from epochlake.jobs.agent.http_client import split_address
 from epochlake.jobs.agent.http_server import HttpServer, Refused, Request, Response, Streamed
 from epochlake.jobs.agent.initialising import InitOrder, Prepare
 from epochlake.jobs.agent.join_messages import MOST_VOLUMES, JoinRequest, join_refusal
 from epochlake.jobs.agent.log_copy import LogCopy
-from epochlake.jobs.agent.messages import LARGEST, MOST_SIGHTINGS, PROTOCOL, Call, Introduction, Refusal, Tag, refusal
+from epochlake.jobs.agent.messages import (
+    LARGEST,
+    MOST_SIGHTINGS,
+    PROTOCOL,
+    Call,
+    Introduction,
+    Refusal,
+    Sighting,
+    Tag,
+    refusal,
+)
 from epochlake.jobs.agent.metrics import CONTENT_TYPE, metrics_text
+from epochlake.jobs.agent.sanity import LONGEST_WORD, untrue, untrue_search
 from epochlake.jobs.agent.task_messages import TaskOrder
 from epochlake.jobs.agent.task_orders import served
 from epochlake.metastore.coordination.publication import PublishedEnsemble
 from epochlake.placement.decoding import decodable
-from epochlake.placement.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
 OPEN_TO_ALL = frozenset({"/health"})
 """Answered without a token: what restarts agents need not know the cluster's."""
 
-LONGEST_WORD = 255
 LONGEST_URI = 4096
 MOST_NODES = 100
-HIGHEST = 2**53
 
 _SNAPSHOT = re.compile(r"/snapshots/(\d{1,20})\Z", re.ASCII)
-_NODE_NAME = re.compile(r"[\w.-]+\Z", re.ASCII)
 
 Route = Callable[[Request], Awaitable[Response | Streamed]]
 
@@ -158,17 +164,13 @@ class Routes:
 
     async def _discover(self, request: Request) -> Response:
         ask = understood(request.body, Ask)
-        words = (ask.agent_id, ask.number, ask.address, *ask.known)
-        if len(ask.known) > MOST_ADDRESSES or any(not word or len(word) > LONGEST_WORD for word in words):
-            raise Refused(400, "malformed", f"at most {MOST_ADDRESSES} addresses, of 255 characters at most")
+        why = untrue_search(ask)
+        if why is not None:
+            raise Refused(400, "malformed", why)
         if ask.protocol != PROTOCOL:
             raise Refused(409, "protocol", f"this agent speaks protocol {PROTOCOL}, not {ask.protocol}")
         try:
-            for address in (ask.address, *ask.known):
-                split_address(address)
             return _json(await self._agent.discovering.answer(ask))
-        except InvalidRequest as error:
-            raise Refused(400, "malformed", error.reason) from None
         except HomeUnwritable as error:
             # Who is not remembered must not be answered.
             raise Refused(503, "home", str(error)) from None
@@ -238,6 +240,8 @@ class Routes:
         require_sane(call.sender)
         why = refusal(self._agent.introduction(), call.sender)
         if why is not None:
+            if why.code == "same-id":
+                self._agent.met_itself(call.sender.address)
             raise Refused(409, why.code, why.reason)
         self._agent.heard(call)
         return call
@@ -256,19 +260,11 @@ def understood(body: bytes, kind: type[Any]) -> Any:
     return found
 
 
-def require_sane(who: Introduction | Any) -> None:
+def require_sane(who: Introduction | Sighting) -> None:
     """That what somebody says of an agent can be true, and does not fill the memory. Raises Refused."""
-    words = (who.agent_id, who.name, who.address)
-    if any(not word or len(word) > LONGEST_WORD for word in words) or not _NODE_NAME.match(who.name):
-        raise Refused(400, "malformed", "an agent has an id, a name and an address, of 255 characters at most")
-    if len(getattr(who, "coordination_server", "")) > LONGEST_WORD:
-        raise Refused(400, "malformed", "a ZooKeeper server is written with 255 characters at most")
-    if not (0 <= who.counter < HIGHEST and 0 <= who.epoch < HIGHEST):
-        raise Refused(400, "malformed", "a counter and an epoch are below 2**53")
-    try:
-        split_address(who.address)
-    except InvalidRequest as error:
-        raise Refused(400, "malformed", error.reason) from None
+    why = untrue(who)
+    if why is not None:
+        raise Refused(400, "malformed", why)
 
 
 def _json(document: Any) -> Response:

@@ -88,6 +88,14 @@ def tls_of(
     return serving, asking
 
 
+def reachable(address: str) -> tuple[str, int]:
+    """Host and port of an address that others can be called at. Raises InvalidRequest."""
+    host, port = split_address(address)
+    if port == 0:
+        raise InvalidRequest(f"nobody can be called at {address}: it has no port", hint="Give HOST:PORT")
+    return host, port
+
+
 async def serve(given: argparse.Namespace) -> None:
     """Run an agent until SIGTERM or SIGINT."""
     token = token_of(given.token_file)
@@ -97,9 +105,17 @@ async def serve(given: argparse.Namespace) -> None:
         raise InvalidRequest("others cannot call at every address", hint="Give --advertise HOST:PORT")
     if host not in LOOPBACK and (token is None or serving is None):
         logger.warning("agents at %s are asked without %s", given.listen, "a token" if token is None else "TLS")
+    if given.advertise:
+        advertised, _ = reachable(given.advertise)
+        if advertised in EVERYWHERE:
+            raise InvalidRequest(f"others cannot call at {given.advertise}", hint="Give --advertise HOST:PORT")
     for address in given.seed:
-        split_address(address)
+        reachable(address)
     volumes = tuple(_volume(text) for text in given.volume)
+    names = [volume.name for volume in volumes]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidRequest(f"volume {name!r} is given twice", hint="Give each --volume a name of its own")
     settings = AgentSettings(
         home=given.home,
         address=given.advertise or given.listen,

@@ -53,8 +53,9 @@ class ServerRuns(EpochlakeError):
     """An earlier server runs in the directory."""
 
 
-def made_ready(configuration: Configuration, directory: str, server: Server) -> list[str]:
-    """The command that starts the server of a directory, once that is prepared as far as it has to be.
+def made_ready(configuration: Configuration, directory: str, server: Server, cluster_id: str | None) -> list[str]:
+    """The command that starts the server of a directory, once that is prepared as far as it has to be. `cluster_id`:
+    the cluster whose ensemble it is to be in, as far as that is known.
 
     Raises JavaUnsuitable, InvalidRequest, ConfigurationError, CoordinationUnavailable, StorageUnavailable.
     """
@@ -67,17 +68,17 @@ def made_ready(configuration: Configuration, directory: str, server: Server) -> 
         ) from error
     storage = Storage(configuration.storage)
     require_own(storage, directory, server)
-    ensemble = _ensemble(configuration)
+    ensemble = _ensemble(configuration, cluster_id)
     if has_to_be_prepared(server, stored(storage, directory), ensemble):
         members = () if ensemble is None else ensemble.servers
-        write_server_files(storage, directory, server, members, configuration.zookeeper.operator)
+        write_server_files(storage, directory, server, members, configuration.zookeeper.operator, follows=True)
     return command
 
 
-def _ensemble(configuration: Configuration) -> EnsembleConfiguration | None:
+def _ensemble(configuration: Configuration, cluster_id: str | None) -> EnsembleConfiguration | None:
     """The ensemble of the configuration, as it says itself; None where it does not answer."""
     try:
-        with Ensemble(configuration) as ensemble:
+        with Ensemble(configuration, cluster_id) as ensemble:
             found = ensemble.mover.configuration()
     except CoordinationUnavailable as error:
         logging.getLogger(__name__).warning("%s", error)
@@ -106,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     for option in ("--directory", "--server"):
         parser.add_argument(option, required=True)
     parser.add_argument("--agent", type=int, required=True)
-    for option in ("--conf", "--root"):
+    for option in ("--conf", "--root", "--cluster"):
         parser.add_argument(option)
     given = parser.parse_args(arguments)
     if os.getppid() != given.agent:
@@ -115,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         configuration = configurations.load(Path(given.conf) if given.conf else None, root=given.root)
         locked(Path(given.directory))
-        command = made_ready(configuration, given.directory, parse_server(given.server))
+        command = made_ready(configuration, given.directory, parse_server(given.server), given.cluster)
         log = _log_of(Path(given.directory))
     except EpochlakeError as error:
         return _not_started(error.statement, error.hint)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, TypeVar
 
+from epochlake.metastore import threads
 from epochlake.metastore.coordination.publication import Heard
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
@@ -13,6 +18,11 @@ if TYPE_CHECKING:
     from epochlake.jobs.agent.http_client import HttpClient
     from epochlake.jobs.cli.session import Session
     from epochlake.metastore.coordination.whereabouts import Asked
+
+T = TypeVar("T")
+
+SPARE_SECONDS = 1.0
+"""How much longer than an agent may take its answer is waited for: what finds its address can hang as well."""
 
 
 def agent_workers(session: Session, given: Sequence[str] | None = None) -> AgentWorkers:
@@ -71,31 +81,61 @@ def coordination_offers(session: Session) -> Callable[[], list[tuple[str, str]]]
 
 
 def ensemble_heard(session: Session) -> Asked | None:
-    """What asks the agents of the configuration where the ZooKeeper ensemble is; None where none are named. It raises
-    AgentUnreachable where none answers that belongs to a cluster.
+    """What asks all agents of the configuration where the ZooKeeper ensemble is, at once; None where none are named.
+    It raises AgentUnreachable where none answers that knows.
     """
     addresses = _configured(session)
     if not addresses:
         return None
 
-    def heard() -> Heard:
+    def heard() -> list[Heard]:
         client = _client(session)
-        from epochlake.jobs.agent.asking import AgentRefused, ensemble_of
+        from epochlake.jobs.agent.asking import SECONDS, ensemble_of
         from epochlake.jobs.agent.http_client import AgentUnreachable
 
-        said = []
-        for address in addresses:
-            try:
-                known = ensemble_of(address, client)
-            except (AgentUnreachable, AgentRefused) as error:
-                said.append(error.statement)
-                continue
-            if known.tag is not None and known.published is not None and known.published.cluster_id == known.tag.id:
-                return Heard(known.published, known.servers)
-            said.append(f"the agent at {address} knows of no ensemble that was published")
-        raise AgentUnreachable("; ".join(said), hint="Name other agents in [agents] ask")
+        answers = all_asked(addresses, lambda address: ensemble_of(address, client), SECONDS + SPARE_SECONDS)
+        found, said = [], []
+        for address, known in zip(addresses, answers, strict=True):
+            if isinstance(known, EpochlakeError):
+                said.append(known.statement)
+            elif known.tag is None or known.published is None or known.published.cluster_id != known.tag.id:
+                said.append(f"the agent at {address} knows of no ensemble that was published")
+            else:
+                found.append(Heard(known.published, known.servers))
+        if not found:
+            raise AgentUnreachable("; ".join(said), hint="Name other agents in [agents] ask")
+        return found
 
     return heard
+
+
+def all_asked(addresses: Sequence[str], ask: Callable[[str], T], seconds: float) -> list[T | EpochlakeError]:
+    """What each of them says, or why it says nothing; who has said nothing after `seconds` is not waited for."""
+    from epochlake.jobs.agent.http_client import AgentUnreachable
+
+    answers: SimpleQueue[tuple[int, T | EpochlakeError]] = SimpleQueue()
+
+    def asked(at: int, address: str) -> None:
+        try:
+            answers.put((at, ask(address)))
+        except EpochlakeError as error:
+            answers.put((at, error))
+        except Exception as error:  # of whatever kind: it is this agent's alone
+            answers.put((at, AgentUnreachable(f"the agent at {address} cannot be asked ({type(error).__name__})")))
+
+    found: dict[int, T | EpochlakeError] = {}
+    for at, address in enumerate(addresses):
+        try:
+            threads.begin(partial(asked, at, address))
+        except RuntimeError:
+            found[at] = AgentUnreachable(f"the agent at {address} was not asked: there are no threads left")
+    deadline = time.monotonic() + seconds
+    with suppress(Empty):
+        while len(found) < len(addresses):
+            at, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            found[at] = answer
+    late = [AgentUnreachable(f"the agent at {address} did not answer within {seconds:g} s") for address in addresses]
+    return [found.get(at, late[at]) for at in range(len(addresses))]
 
 
 def _configured(session: Session) -> list[str]:

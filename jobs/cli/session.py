@@ -6,6 +6,7 @@ JSON or by a renderer. Data goes to stdout, everything else to stderr.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -27,8 +28,11 @@ from epochlake.metastore.log.log_place import LogPlace
 from epochlake.metastore.metastore import log_below
 from epochlake.metastore.root import Root, require_new
 from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.errors import EpochlakeError
 from rich.console import Console, RenderableType
 from rich.text import Text
+
+logger = logging.getLogger(__name__)
 
 D = TypeVar("D")
 
@@ -89,6 +93,14 @@ class Session:
 
                 self._cluster.others = ensemble_heard(self)
         return self._cluster
+
+    def known_cluster_id(self) -> str | None:
+        """The id of the cluster at the root; None where none has begun there, or its log cannot be read now."""
+        try:
+            return self.cluster.metadata.identity.cluster_id
+        except EpochlakeError as error:
+            logger.info("the id of the cluster at %s is not known: %s", self.configuration.root, error)
+            return None
 
     @cached_property
     def storage(self) -> Storage:

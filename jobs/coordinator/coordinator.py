@@ -48,6 +48,10 @@ ELECTION_SECONDS = 5.0
 CATCH_UP_SECONDS = 30.0
 """How long the log may take to show an epoch that a replica is fenced at, before it is said to have gone back."""
 
+ASIDE_SECONDS = 60.0
+"""How long after its last round a coordinator waits for what goes on beside its rounds, before it leaves it to the next
+one."""
+
 PATIENCE = 10
 """Rounds without any progress after which a run until idle gives up and says what it waits for."""
 
@@ -135,12 +139,13 @@ class Coordinator:
     ) -> CoordinatorReport:
         """Be a candidate, lead when elected. Returns when idle or stuck with `until_idle`, else on `should_stop`.
 
-        Returns after `most_rounds` rounds in any case; None: as many as it takes.
+        Returns after `most_rounds` rounds in any case; None: as many as it takes. What goes on beside the last round is
+        waited for, for a minute; what is left then, or where it is asked to stop, the report names.
         """
         first = self._cluster.catch_up().epoch
         candidacy = Candidacy(self._cluster.coordination(), f"{socket.gethostname()}:{os.getpid()}")
         rounds = fruitless = 0
-        idle = False
+        idle = progressed = False
         try:
             while not should_stop() and (most_rounds is None or rounds < most_rounds):
                 if not self._lead(candidacy):
@@ -164,6 +169,8 @@ class Coordinator:
                     )
                 elif self._woken.wait(self._settings.backoff_seconds):
                     self._woken.clear()
+            if self._settle(lambda: not should_stop() and candidacy.leader):
+                idle = not self._blocked and not progressed and self._is_idle(self._cluster.metadata)
         finally:
             self._stand_down()
             candidacy.release()
@@ -218,6 +225,26 @@ class Coordinator:
             logger.warning("no election: %s", error)
             time.sleep(self._settings.backoff_seconds)
             return False
+
+    def _settle(self, may_wait: Callable[[], bool]) -> bool:
+        """Wait for what goes on beside the rounds, and take what comes of it; False where nothing went on."""
+        going_on = [track for track in self._aside if track.working]
+        if not going_on:
+            return False
+        said = {reason for track in going_on for reason in track.blocked}
+        self._blocked = [reason for reason in self._blocked if reason not in said]
+        deadline = time.monotonic() + ASIDE_SECONDS
+        while True:
+            for track in going_on:
+                track.blocked.clear()
+                track.settle()
+            left = deadline - time.monotonic()
+            if left <= 0 or not may_wait() or not any(track.working for track in going_on):
+                break
+            self._woken.wait(min(left, self._settings.backoff_seconds))
+            self._woken.clear()
+        self._blocked += [reason for track in going_on for reason in track.blocked if reason not in self._blocked]
+        return True
 
     def _stand_down(self) -> None:
         for track in self._aside:

@@ -40,6 +40,7 @@ from epochlake.jobs.replicas.superseding import (
     as_table,
     judged_by,
     tell_superseded,
+    told_outside,
 )
 from epochlake.jobs.replicas.telling import positions_of, tell_here, words_of_files
 from epochlake.jobs.workers.background import Background
@@ -67,6 +68,9 @@ TOLD_HERE = 1 << 22
 remembered, where tasks of Python would be a stage of each execution.
 """
 
+WHOLE_ROWS = 1 << 18
+"""Of files with so many rows at most Spark is told which rows a read leaves out, and scans no part by itself."""
+
 NAMED_POSITIONS = 256
 """So few rows that do not count are named in a filter of Spark's scan."""
 
@@ -76,8 +80,11 @@ LOOKED_UP = 64
 LOOKED_UP_ROWS = 1 << 24
 """So many rows these files have at most. There is a bit (2 MiB) for each of them, so that none is beyond the words."""
 
+MOST_WRITTEN_WORDS = 1 << 14
+"""Up to so many words, of 2^20 rows, are written into the text of a condition, some 20 letters each at most."""
+
 MOST_CONDITIONS = 8
-"""So many conditions a session keeps, each with a bit for every row of its files: at most 2 MiB."""
+"""So many conditions a session keeps, each with a bit for every row of its files: at most 2 MiB, also as a text."""
 
 OTHER_SIZE = "A data file has another size than it was written with:"
 """What the error of a scan begins with that meets such a file."""
@@ -147,8 +154,9 @@ def read_plan(spark: SparkSession, table: Table, plan: ReadPlan, names: Sequence
     """
     columns = [column.name for column in table.columns] if names is None else names
     if plan.merged and is_told_here(plan):
+        plan, parts = _parts_as_files(plan, columns_to_read(table))
         # Spark looks at the files meanwhile, which takes as long.
-        telling = Background(1).submit(tell_here, judged_by(table), plan.tasks)
+        telling = Background(1).submit(_tell, judged_by(table), plan.tasks, parts)
         scanned = _scanned(spark, table, plan)
         told = telling.result()
         if sum(one.count for one in told) <= NAMED_POSITIONS:
@@ -238,6 +246,29 @@ def _without(
     return _union([frame.selectExpr(*_quoted(names)) for frame in frames])
 
 
+def _parts_as_files(plan: ReadPlan, columns: FileColumns | None) -> tuple[ReadPlan, list[Run]]:
+    """A plan that reads whole files where it reads parts of files with few rows, and these parts.
+
+    Each scan costs as much as reading many rows. Whatever a part leaves out is then told not to count.
+    """
+    copies = {places.spark_uri(copy.uri): copy for copy in plan.copies}
+    paths: dict[tuple[Interval, ...], list[str]] = defaultdict(list)
+    parts = []
+    for scan in plan.merged:
+        for path in scan.paths:
+            is_part = bool(scan.intervals) and copies[path].file.rows <= WHOLE_ROWS
+            paths[() if is_part else scan.intervals].append(path)
+            if is_part:
+                parts.append(Run(copies[path], scan.intervals, columns))
+    merged_now = tuple(Scan(tuple(found), intervals) for intervals, found in sorted(paths.items()))
+    return msgspec.structs.replace(plan, merged=merged_now), parts
+
+
+def _tell(told_by: Sequence[str], of: Sequence[Task], parts: Sequence[Run]) -> list[Told]:
+    """What is told of tasks, and of the rows that are in none of the parts of their files."""
+    return [*tell_here(told_by, of), *(told for run in parts if (told := told_outside(run)) is not None)]
+
+
 def _named(positions: Mapping[str, Sequence[int]]) -> Column | None:
     """Whether a row is at none of these positions, by the file's name; None where there are none.
 
@@ -257,29 +288,37 @@ def _named(positions: Mapping[str, Sequence[int]]) -> Column | None:
 def _looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]], sizes: Mapping[str, int]) -> Column:
     """Whether a row counts, by its bit among the `words` of all files, one file after the other.
 
-    The words are a scalar subquery of rows that this process has: that costs no stage, and plans stay short to read.
+    The words are a scalar subquery of rows that Spark has at once: that costs no stage, and plans stay short to read.
     However many files there are, the expression is small: every rule of the optimiser pays for each node of it.
     `sizes` in bytes, of all files that are scanned.
     """
     from pyspark.sql import functions as F
 
     every = np.concatenate(list(words.values()))
-    one_row = pa.table({WORDS: pa.ListArray.from_arrays([0, len(every)], pa.array(every))})
     begins = np.cumsum([0, *(len(one) for one in words.values())]).tolist()[:-1]
     begin = _by_name(dict(zip(words, begins, strict=True)))
     if len(sizes) <= LOOKED_UP and len(set(sizes.values())) == len(sizes):
         begin = _by_size({name: begins[number] for number, name in enumerate(words)}, sizes)
-    word = F.get(
-        spark.createDataFrame(one_row).scalar(), F.expr(f"cast(shiftright(_metadata.row_index, 6) as int) + {begin}")
-    )
-    # Null, and not 1, where no word is told of a file.
-    return ~F.getbit(word, F.expr("cast(_metadata.row_index & 63 as int)")).eqNullSafe(1)
+    place, bit = f"cast(shiftright(_metadata.row_index, 6) as int) + {begin}", "cast(_metadata.row_index & 63 as int)"
+    if len(every) <= MOST_WRITTEN_WORDS:
+        # A call for the whole condition, where a frame of words takes sixty.
+        # Null, and not 1, where no word is told of a file.
+        return F.expr(f"NOT (getbit(get({_written(every)}, {place}), {bit}) <=> 1)")
+    one_row = pa.table({WORDS: pa.ListArray.from_arrays([0, len(every)], pa.array(every))})
+    return ~F.getbit(F.get(spark.createDataFrame(one_row).scalar(), F.expr(place)), F.expr(bit)).eqNullSafe(1)
+
+
+def _written(words: NDArray[np.int64]) -> str:
+    """Words as a subquery of SQL. Spark computes them while it analyses that: no plan shows them."""
+    text = ",".join(map(str, words.tolist()))
+    return f"(SELECT w FROM VALUES (from_json('[{text}]', 'array<bigint>', map('mode', 'FAILFAST'))) AS t(w))"
 
 
 class Conditions:
     """What `_looked_up` has made last, for each session; kept by a storage. Safe from several threads.
 
-    Making one takes some 75 calls to the JVM. Who reads a table again, with nothing written meanwhile, needs the same.
+    Making one takes all words as a text, or some 75 calls to the JVM. Who reads a table again, with nothing written
+    meanwhile, needs the same.
     """
 
     def __init__(self) -> None:

@@ -155,6 +155,19 @@ def judged(
         yield Judged(run, part, positions, dead[start:end])
 
 
+def told_outside(run: Run) -> Told | None:
+    """Which rows of a file are in none of the intervals of a run; None where all are in one. Raises StorageUnavailable.
+
+    So Spark may scan the whole file, with others, where it would scan parts of it by themselves.
+    """
+    rows, positions = _read(Run(run.copy, (), run.columns), run.copy.file.extent, [TOKEN], None)
+    tokens = rows.column(TOKEN).to_numpy()
+    outside = np.ones(len(tokens), dtype=bool)
+    for low, high in run.intervals:
+        outside[np.searchsorted(tokens, low) : np.searchsorted(tokens, high, side="right")] = False
+    return _told(run.name, positions[outside]) if outside.any() else None
+
+
 def different_tokens(piece: Slice) -> int:
     """How many tokens the rows of a slice have, each counted once. Raises StorageUnavailable."""
     parts = [_read(run, (piece.low, piece.high), [TOKEN], None)[0].column(TOKEN) for run in piece.runs]

@@ -9,7 +9,8 @@ stands for, and repair brings it to the rest. In order:
    differ it takes what all of them have, and what compactions have left on some of them it brings to the rest.
 3. Every byte of the files that are going to be read is verified; a damaged copy is read on another replica, and a range
    without a whole copy of a file is left alone: what is merged takes the place of all copies, so damage would spread.
-   Then the files are merged and stored on all replicas. Nothing is visible by that.
+   Then the files are merged and stored on all replicas; small ones of neighbouring ranges into one (neighbours.py).
+   Nothing is visible by that.
 4. The ledger says what each merged file replaces. Of two compactions that overlap it refuses one.
 5. Each replica adds the merged files and gives up what they replace, in one commit that is fenced at the epoch of the
    plan: a replica that has acknowledged a newer epoch refuses. No session is needed, as nothing waits for this.
@@ -25,8 +26,10 @@ The job of `epochlake compact`, for `spark-submit` and schedulers: the same opti
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
+import operator
 import time
 import uuid
 from collections import defaultdict
@@ -60,6 +63,7 @@ from epochlake.jobs.upkeep.compacting import (
 )
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION, Skipped, compare, skipped
 from epochlake.jobs.upkeep.expired_files import NOTHING_EXPIRES, Expiry
+from epochlake.jobs.upkeep.neighbours import TIMES_SHARED, as_one, neighbours
 from epochlake.jobs.upkeep.read_costs import ReadCost
 from epochlake.jobs.upkeep.repair import ReplicaView, bring_merged, look, look_again, repair
 from epochlake.jobs.upkeep.settling import Settled, settle
@@ -100,7 +104,8 @@ DAMAGED = "no replica has a whole copy of one of its files: repair it with --che
 
 
 class CompactedRange(msgspec.Struct, frozen=True):
-    """One range, and what it was (with `dry_run`: would be) compacted from; what came of it is 0 then.
+    """One range, and what it was (with `dry_run`: would be) compacted from; what came of it is 0 then. Neighbouring
+    ranges that share a file are one here: `unit` is that of the first, and `label` names all of their tokens.
 
     `cost_before` and `cost_after`: what its readers pay for the whole range; with `dry_run` the second is an estimate.
     `missing`: what replicas said that have not taken the merged files; they have what was before, which is as good.
@@ -400,6 +405,7 @@ class _Run:
         self._expiry = expiry
         self._placing = placing
         self._weighed: dict[int, Weighed] = {}
+        self._joined: dict[int, tuple[Weighed, ...]] = {}
         self._damaged: set[tuple[VolumeId, str]] = set()
         self._app_id = f"compaction-{uuid.uuid4()}"
         self._version = 0
@@ -426,7 +432,8 @@ class _Run:
     def compact(self, wave: Sequence[Chosen], merger: Merger) -> list[CompactedRange]:
         """Merge, write into the ledger, commit: a wave of ranges."""
         view = self._view
-        wave = self._sound(wave)
+        asked = self._sound(wave)
+        wave = self._put_together(asked)
         if not wave:
             return []
         plan = plan_merges(
@@ -449,24 +456,37 @@ class _Run:
             # A file may rot, or go, after it was looked at; what a job says of it is Spark's.
             if not self._note_damage_behind(error, wave):
                 raise
-            return self.compact(wave, merger)
+            return self.compact(asked, merger)
         stored: dict[int, list[MergedFile]] = defaultdict(list)
         for merge in plan.merges:
             stored[merge.chosen] += made[merge.number] or [encode_empty(plan.storage, merge)]
         ready: dict[int, tuple[Chosen, Sequence[DataFile]]] = {}
         for number, one in enumerate(wave):
             if any(merged.failed for merged in stored[number]):
-                self.skipped[NOT_STORED].append(one.range.unit)
+                self.skipped[NOT_STORED] += self._units_of(one)
             else:
                 ready[number] = (one, [merged.file for merged in stored[number]])
         recorded = self._record(ready)
         missing = self._commit({number: ready[number] for number in recorded})
         return [
-            _described(
-                self._weighed[ready[number][0].range.index], ready[number][1], missing[number], self._purge_before
-            )
-            for number in sorted(recorded)
+            _described(_together(self._joined[one.range.index], one), files, missing[number], self._purge_before)
+            for number, (one, files) in sorted(ready.items())
+            if number in recorded
         ]
+
+    def _put_together(self, wave: Sequence[Chosen]) -> list[Chosen]:
+        """A wave, with neighbouring ranges as one where they share a file; what is known of each range is joined."""
+        found = []
+        weighed = [msgspec.structs.replace(self._weighed[one.range.index], chosen=one) for one in wave]
+        most_bytes = TIMES_SHARED * self._cluster.configuration.pipeline.shared_file_bytes
+        for group in neighbours(weighed, most_bytes):
+            one = as_one([each.chosen for each in group if each.chosen is not None])
+            self._joined[one.range.index] = group
+            found.append(one)
+        return found
+
+    def _units_of(self, one: Chosen) -> list[int]:
+        return [each.range.unit for each in self._joined[one.range.index]]
 
     def _sound(self, wave: Sequence[Chosen]) -> list[Chosen]:
         """The ranges of a wave whose files all have a whole copy; which copies are damaged is kept and noted."""
@@ -510,7 +530,9 @@ class _Run:
         groups = [[self._entry(file, one) for file in files] for one, files in ready.values()]
         taken = {merge.file_id for merge in self._cluster.ledger.record(groups)}
         recorded = {number for number, (_, files) in ready.items() if files[0].file_id in taken}
-        self.skipped[OVERTAKEN] += [one.range.unit for number, (one, _) in ready.items() if number not in recorded]
+        self.skipped[OVERTAKEN] += [
+            unit for number, (one, _) in ready.items() if number not in recorded for unit in self._units_of(one)
+        ]
         return recorded
 
     def _entry(self, file: DataFile, one: Chosen) -> Merge:
@@ -552,6 +574,18 @@ class _Run:
             number: {view.place(volume): reason for volume in one.range.replicas if (reason := said[volume])}
             for number, (one, _) in ready.items()
         }
+
+
+def _together(weighed: Sequence[Weighed], chosen: Chosen) -> Weighed:
+    """What neighbouring ranges cost, of which `chosen` is put together; a file of several counts for each of them."""
+    if len(weighed) == 1:
+        return weighed[0]
+    now, best, after = (
+        functools.reduce(operator.add, costs)
+        for costs in zip(*((one.now, one.best, one.after) for one in weighed), strict=True)
+    )
+    beside = tuple(stretch for one in weighed for stretch in one.beside)
+    return Weighed(chosen.range, now, best, after, chosen, None, beside, weighed[0].append_only)
 
 
 def _refusal(outcome: CommitOutcome) -> str | None:

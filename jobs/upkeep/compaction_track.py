@@ -48,8 +48,15 @@ WAVE_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 LONGEST_LOOK_SECONDS = 16.0
 LOOKING_SHARE = 20
-"""How long after a look at all tables the next one comes: the first, twice as long after each that found nothing, up to
-the second; but always so many times as long as looking took."""
+"""How long after a look at all tables the next one comes: the first, and where nothing was worth it for a while
+(LIVELY_SECONDS) twice as long after each that found nothing, up to the second; but always so many times as long as
+looking took.
+"""
+
+LIVELY_SECONDS = 30.0
+"""So long after something was worth compacting tables are probably written to still: a look that finds nothing, or not
+enough yet, does not put off the next one.
+"""
 
 REST_SECONDS = 60.0
 LONGEST_REST_SECONDS = 3600.0
@@ -142,6 +149,7 @@ class CompactionTrack:
         self._due: list[str] = []
         self._look_at = 0.0
         self._look_after = LOOK_SECONDS
+        self._lively_until = 0.0
         self._begin_at = 0.0
         self._rests: dict[str, tuple[float, float]] = {}
         self._moving: tuple[int, float] = (-1, 0.0)
@@ -157,7 +165,7 @@ class CompactionTrack:
         return compacted
 
     def idle(self, metadata: ClusterMetadata) -> bool:
-        """Whether there was nothing to compact when it was last looked."""
+        """Whether there has been nothing to compact for a while."""
         return self._running is None and not self._due and self._look_after > LOOK_SECONDS
 
     def _may_begin(self) -> bool:
@@ -212,8 +220,12 @@ class CompactionTrack:
         return self._take_wave(ended)
 
     def _take_look(self, ended: _Beside) -> None:
-        self._look_after = LOOK_SECONDS if ended.result else min(2 * self._look_after, LONGEST_LOOK_SECONDS)
-        self._look_at = self._clock() + max(self._look_after, LOOKING_SHARE * ended.seconds)
+        now = self._clock()
+        if ended.result:
+            self._lively_until = now + LIVELY_SECONDS
+        lively = now < self._lively_until
+        self._look_after = LOOK_SECONDS if lively else min(2 * self._look_after, LONGEST_LOOK_SECONDS)
+        self._look_at = now + max(self._look_after, LOOKING_SHARE * ended.seconds)
         if ended.error is not None:
             logger.warning("it was not found what is worth compacting: %s", ended.error)
             return

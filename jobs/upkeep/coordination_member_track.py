@@ -16,6 +16,7 @@ import os
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,9 +30,10 @@ from epochlake.metastore.coordination.keeping import KeeperState, KeptChange
 from epochlake.metastore.coordination.published import publish
 from epochlake.metastore.coordination.reconfiguring import UnfinishedChange
 from epochlake.metastore.coordination.server_answers import Answer
-from epochlake.metastore.errors import ConfigurationError
+from epochlake.metastore.errors import ConfigurationError, CoordinationUnavailable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
+from kazoo.exceptions import KazooException
 
 if TYPE_CHECKING:
     from epochlake.jobs.cluster import Cluster
@@ -61,31 +63,37 @@ class Silence:
         return {number: seconds for (number, _), seconds in self._seconds.items()}
 
 
-class CoordinationMemberTrack:
-    """`[zookeeper] members = "auto"`. `offers`: the servers that agents say they run, each by its node and as ZooKeeper
-    writes it; it raises EpochlakeError where no agent answers. `woken` is set when a look has ended, `begin` begins it.
+class LookingTrack(ABC):
+    """A track that looks at the ensemble once in a while, in a thread of its own, and does there what it finds to do.
+
+    `woken` is set when a look has ended, `begin` begins it. What comes of the ensemble, whatever it is, ends no
+    coordinator; an error of another kind that nobody has foreseen does.
     """
+
+    subject: str
+    """What it says that something stands in the way of."""
 
     def __init__(
         self,
         cluster: Cluster,
-        offers: Callable[[], Iterable[tuple[str, str]]],
-        clock: Callable[[], float] = time.monotonic,
-        woken: threading.Event | None = None,
-        begin: Callable[[Callable[[], None]], None] = threads.begin,
+        clock: Callable[[], float],
+        woken: threading.Event | None,
+        begin: Callable[[Callable[[], None]], None],
     ) -> None:
         self._cluster = cluster
-        self._offers = offers
         self._clock = clock
         self._look_at = 0.0
-        self._silence = Silence()
         self._aside = Aside[str](woken, begin)
-        self._doing = ""
         self.blocked: list[str] = []
 
     @property
     def working(self) -> bool:
         return self._aside.working
+
+    def settle(self) -> None:
+        self._take()
+        if self._aside.working:
+            self._waits(f"{self.doing or 'it is looked at'}: left to the next coordinator")
 
     def stand_down(self) -> None:
         self._aside.stand_down()
@@ -96,33 +104,78 @@ class CoordinationMemberTrack:
         if self._clock() >= self._look_at and self._aside.start(lambda: self._look(metadata)):
             self._look_at = self._clock() + RETRY_SECONDS
             self._take()
-        if self._doing and self._aside.working:
-            self.blocked.append(f"coordination members: {self._doing}")
+        if self.doing and self._aside.working:
+            self._waits(self.doing)
         return False
 
     def idle(self, metadata: ClusterMetadata) -> bool:
         return not self._aside.working
+
+    @abstractmethod
+    def _look(self, metadata: ClusterMetadata) -> str:
+        """In a thread of its own: what stands in the way, else empty. Raises EpochlakeError, KazooException."""
+
+    @abstractmethod
+    def _failed(self, error: EpochlakeError) -> None:
+        """A look came to nothing."""
+
+    @property
+    def doing(self) -> str:
+        """What a look that goes on is at, where it has said so."""
+        return ""
+
+    def _waits(self, why: str) -> None:
+        self.blocked.append(f"{self.subject}: {why}")
 
     def _take(self) -> None:
         ended = self._aside.take()
         if ended is None:
             return
         waits, error = ended
+        if isinstance(error, KazooException):
+            error = CoordinationUnavailable(f"ZooKeeper answers what nobody has foreseen ({type(error).__name__})")
         if isinstance(error, StoodDown):
             self._look_at = 0.0
         elif isinstance(error, EpochlakeError):
-            logger.warning("the coordination members are left as they are for now: %s", error)
-            waits = error.statement
+            self._failed(error)
         elif error is not None:
             raise error
-        if waits:
-            self.blocked.append(f"coordination members: {waits}")
+        elif waits:
+            self._waits(waits)
+
+
+class CoordinationMemberTrack(LookingTrack):
+    """`[zookeeper] members = "auto"`. `offers`: the servers that agents say they run, each by its node and as ZooKeeper
+    writes it; it raises EpochlakeError where no agent answers.
+    """
+
+    subject = "coordination members"
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        offers: Callable[[], Iterable[tuple[str, str]]],
+        clock: Callable[[], float] = time.monotonic,
+        woken: threading.Event | None = None,
+        begin: Callable[[Callable[[], None]], None] = threads.begin,
+    ) -> None:
+        super().__init__(cluster, clock, woken, begin)
+        self._offers = offers
+        self._silence = Silence()
+        self._doing = ""
+
+    @property
+    def doing(self) -> str:
+        return self._doing
+
+    def _failed(self, error: EpochlakeError) -> None:
+        logger.warning("the coordination members are left as they are for now: %s", error)
+        self._waits(error.statement)
 
     def _look(self, metadata: ClusterMetadata) -> str:
-        """In a thread of its own: what stands in the way, else empty. Raises EpochlakeError."""
         self._doing = ""
-        with Ensemble(self._cluster.configuration) as ensemble:
-            keeper, cluster_id = f"{socket.gethostname()}:{os.getpid()}", metadata.identity.cluster_id
+        keeper, cluster_id = f"{socket.gethostname()}:{os.getpid()}", metadata.identity.cluster_id
+        with Ensemble(self._cluster.configuration, cluster_id, others=self._cluster.others) as ensemble:
 
             def tell(doing: str, waits: str = "") -> None:
                 ensemble.tell(cluster_id, KeeperState(keeper, time.time(), doing, waits))
@@ -196,8 +249,12 @@ class CoordinationMemberTrack:
         return choice.waits
 
 
-class PublishingTrack:
-    """Lets every process that knows the root find the ensemble, whoever has changed it."""
+class PublishingTrack(LookingTrack):
+    """Lets every process that knows the root find the ensemble, whoever has changed it. A publication is begun and
+    ended at once: who has stood down ends it, and what comes late finds its number taken.
+    """
+
+    subject = "where the ZooKeeper ensemble is"
 
     def __init__(
         self,
@@ -206,42 +263,15 @@ class PublishingTrack:
         woken: threading.Event | None = None,
         begin: Callable[[Callable[[], None]], None] = threads.begin,
     ) -> None:
-        self._cluster = cluster
-        self._clock = clock
-        self._look_at = 0.0
-        self._aside = Aside[object](woken, begin)
-        self.blocked: list[str] = []
+        super().__init__(cluster, clock, woken, begin)
 
-    @property
-    def working(self) -> bool:
-        return self._aside.working
+    def _failed(self, error: EpochlakeError) -> None:
+        logger.warning("%s was not published: %s", self.subject, error)
 
-    def stand_down(self) -> None:
-        """A publication is begun and ended at once; what comes late finds its number taken."""
-        self._aside.stand_down()
-
-    def advance(self, metadata: ClusterMetadata) -> bool:
-        """Never anything that is committed: it has to be found before anything can be."""
-        self._take()
-        if self._clock() >= self._look_at and self._aside.start(lambda: self._publish(metadata)):
-            self._look_at = self._clock() + RETRY_SECONDS
-            self._take()
-        return False
-
-    def idle(self, metadata: ClusterMetadata) -> bool:
-        return not self._aside.working
-
-    def _take(self) -> None:
-        ended = self._aside.take()
-        error = None if ended is None else ended[1]
-        if isinstance(error, EpochlakeError):
-            logger.warning("where the ZooKeeper ensemble is was not published: %s", error)
-        elif error is not None:
-            raise error
-
-    def _publish(self, metadata: ClusterMetadata) -> object:
+    def _look(self, metadata: ClusterMetadata) -> str:
         cluster = self._cluster
-        return publish(cluster.coordination(), cluster.storage, cluster.root.coordination, metadata.identity.cluster_id)
+        publish(cluster.coordination(), cluster.storage, cluster.root.coordination, metadata.identity.cluster_id)
+        return ""
 
 
 def is_published(configuration: Configuration) -> bool:

@@ -23,7 +23,7 @@ from epochlake.metastore.coordination.ensemble import (
 from epochlake.metastore.coordination.keeping import KEEPER, KeeperState, Keeping, tell, told
 from epochlake.metastore.coordination.member_addresses import follow_members
 from epochlake.metastore.coordination.publication import PublishedEnsemble
-from epochlake.metastore.coordination.published import newest, publish
+from epochlake.metastore.coordination.published import last_number, newest, publish
 from epochlake.metastore.coordination.reconfiguring import (
     STEP_SECONDS,
     EnsembleMover,
@@ -104,12 +104,19 @@ class CoordinationProposed(msgspec.Struct, frozen=True):
 
 
 class Ensemble:
-    """The ensemble of a configuration, and of what its cluster has published; close it at the end. `adopt`: the one
-    that is configured, whatever was published. `others`: see Whereabouts. Raises ConfigurationError for the embedded
-    ZooKeeper, CoordinationUnavailable, UnknownFormat.
+    """The ensemble of a configuration, and of what its cluster has published; close it at the end. `cluster_id` and
+    `others`: see Whereabouts. `adopt`: the ensemble that is configured, whatever was published. Raises
+    ConfigurationError for the embedded ZooKeeper, CoordinationUnavailable, UnknownFormat.
     """
 
-    def __init__(self, configuration: Configuration, *, adopt: bool = False, others: Asked | None = None) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        cluster_id: str | None,
+        *,
+        adopt: bool = False,
+        others: Asked | None = None,
+    ) -> None:
         settings = configuration.zookeeper
         if settings.connect == EMBEDDED:
             raise ConfigurationError(
@@ -123,9 +130,13 @@ class Ensemble:
             )
         self._configured = settings.connect
         self._adopt = adopt
+        self._others = others
+        self._cluster_id = cluster_id
         self._storage = Storage(configuration.storage)
         self._root = Root(configuration.root)
-        self._guide = None if adopt else Whereabouts(configuration, self._storage, others=others)
+        # From now on whoever adopts another one goes before it, also if this process stands still until tomorrow.
+        self._after = last_number(self._storage, self._root.coordination) if adopt else None
+        self._guide = None if adopt else Whereabouts(configuration, self._storage, cluster_id, others)
         self._session = Coordination(
             settings.connect if self._guide is None else self._guide.first(),
             settings.path,
@@ -144,8 +155,35 @@ class Ensemble:
         self._session.close()
 
     def publish(self, cluster_id: str) -> PublishedEnsemble | None:
-        """Let every process that knows the root find it. Raises as `published.publish`."""
-        return publish(self._session, self._storage, self._root.coordination, cluster_id, adopt=self._adopt)
+        """Let every process that knows the root find it. Raises as `published.publish`, and InvalidRequest where it is
+        to be adopted and cannot be published.
+        """
+        found = publish(
+            self._session,
+            self._storage,
+            self._root.coordination,
+            cluster_id,
+            adopt=self._adopt,
+            after=self._after,
+            beyond=self._known_to_others(cluster_id) if self._adopt else 0,
+        )
+        if found is None and self._adopt:
+            raise InvalidRequest(
+                f"the ZooKeeper at {self._configured} cannot be adopted: it is one server alone, is kept by groups or "
+                "weights, or knows itself by other addresses",
+                hint="Begin an ensemble by `epochlake metadata prepare-server --alone`, and name its own addresses in "
+                "[zookeeper] connect",
+            )
+        return found
+
+    def _known_to_others(self, cluster_id: str) -> int:
+        """The highest number that others have seen published; 0 where nobody answers."""
+        try:
+            said = [] if self._others is None else [one.published for one in self._others()]
+        except EpochlakeError as error:
+            logger.info("nobody else says what was published of the ZooKeeper ensemble: %s", error)
+            return 0
+        return max((one.number for one in said if one is not None and one.cluster_id == cluster_id), default=0)
 
     def tell(self, cluster_id: str, state: KeeperState) -> None:
         """Say what the coordinator of a cluster does to the ensemble. Never raises."""
@@ -159,7 +197,7 @@ class Ensemble:
         if notes.change is not None:
             step = next_step(now.servers, [parse_server(one) for one in notes.change.target])
             change = CoordinationChange(notes.change.before, notes.change.target, str(step or "to call it ended"))
-        published = newest(self._storage, self._root.coordination)
+        published = newest(self._storage, self._root.coordination, self._cluster_id)
         keeper = None
         if (kept := self.keeping.read()) is not None:
             keeper = told(self._session, self._session.path(kept.cluster, KEEPER))

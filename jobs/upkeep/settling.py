@@ -101,7 +101,7 @@ def _is_nowhere(cluster: Store, view: ReplicaView, merge: Merge) -> bool:
 def _finish(cluster: Store, view: ReplicaView, merge: Merge) -> bool:
     """Commit the file on the replicas from the bytes that lie there; whether at least one of them has it now."""
     ranges = _ranges_of(view, merge)
-    if ranges is None or len({range_.replicas for range_ in ranges}) != 1:
+    if ranges is None or len({frozenset(range_.replicas) for range_ in ranges}) != 1:
         return False
     addresses = _addresses(cluster, view, ranges)
     found = [(address, file) for address in addresses if (file := _stored(address, merge, ranges[0].label))]

@@ -26,6 +26,7 @@ from kazoo.exceptions import (
     ConnectionDropped,
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NoNodeError,
     OperationTimeoutError,
     RequestTimeoutError,
@@ -67,6 +68,12 @@ NO_ANSWER = (
 Request = Callable[[KazooClient], Any]
 
 
+class NotAllowed(CoordinationUnavailable):
+    """An access list of ZooKeeper forbids what was asked: to ask again is of no use before somebody has changed it."""
+
+    exit_code = 2
+
+
 class Value(NamedTuple):
     """What a znode held: its data, and the version that a conditional `set` has to name."""
 
@@ -79,6 +86,10 @@ class Guide(Proof, Protocol):
 
     refused: str
     """Why the server that was met last was left, else empty."""
+
+    @property
+    def number(self) -> int:
+        """Of what was published last, as far as it has been seen."""
 
     def look(self) -> str:
         """Where else they may be, as a connect string. It may raise, and take its time."""
@@ -122,7 +133,7 @@ class Coordination:
                 f"cannot connect to ZooKeeper at {connect!r}: this is no connect string ({error})",
                 hint="Write host:port, several of them with commas in between",
             ) from error
-        self._guide = guide
+        self.guide = guide
         if guide is not None:
             auth = (("digest", operator),) if operator else ()
             self.client._connection = ProvedConnection(self.client, guide, self._connection_made, auth)
@@ -162,9 +173,9 @@ class Coordination:
         )
 
     def _seek(self) -> None:
-        assert self._guide is not None
+        assert self.guide is not None
         try:
-            self.moved_to(self._guide.look())
+            self.moved_to(self.guide.look())
         except Exception as error:
             logger.info("it is not known where else ZooKeeper may be: %s", error)
 
@@ -186,7 +197,11 @@ class Coordination:
         stopping.join(_CLOSE_SECONDS)
 
     def moved_to(self, connect: str) -> None:
-        """The servers are at this address (host:port, …) from now on: it is used when the connection breaks."""
+        """The servers are at these addresses (host:port, …) from now on: they are used when the connection breaks.
+        Paths stay below the chroot that the session began with, whatever somebody else names.
+        """
+        _, slash, chroot = self.connect_string.partition("/")
+        connect = connect.partition("/")[0] + slash + chroot
         if connect == self.connect_string:
             return
         logger.info("ZooKeeper serves at %s now, and not at %s", connect, self.connect_string)
@@ -236,8 +251,9 @@ class Coordination:
         """Wait for the answer of one asynchronous request.
 
         Raises `CoordinationUnavailable` when none comes within `timeout` seconds (default: the request timeout), or
-        when the connection breaks meanwhile. **The request may be carried out all the same, now or later.** Answers
-        that are errors (`NoNodeError`, `BadVersionError`, …) are raised as they are.
+        when the connection breaks meanwhile. **The request may be carried out all the same, now or later.** Raises
+        `NotAllowed` where an access list forbids it. Other answers that are errors (`NoNodeError`, `BadVersionError`,
+        …) are raised as they are.
         """
         timeout = self.request_timeout if timeout is None else timeout
         try:
@@ -246,6 +262,12 @@ class Coordination:
             raise self._unavailable(asked, f"no answer within {timeout:.3g} s") from error
         except NO_ANSWER as error:
             raise self._unavailable(asked, f"the connection broke ({type(error).__name__})") from error
+        except NoAuthError as error:
+            raise NotAllowed(
+                f"ZooKeeper at {self.connect_string} does not let this process {asked}",
+                hint="Look at the access lists of its znodes (`getAcl` in zkCli.sh): a cluster uses all below its "
+                "chroot and [zookeeper] path, and the znodes at the top whose names begin with /epochlake-ensemble",
+            ) from error
 
     def call(self, asked: str, request: Request, timeout: float | None = None) -> Any:
         """Send a request that may be carried out twice without harm, until it is answered.
@@ -258,6 +280,8 @@ class Coordination:
         while True:
             try:
                 return self.answer(asked, request(self.client), deadline - time.monotonic())
+            except NotAllowed:
+                raise
             except CoordinationUnavailable:
                 left = deadline - time.monotonic()
                 if left <= 0 or self._closed.is_set():
@@ -364,7 +388,7 @@ class Coordination:
         # In kazoo's connection thread: set flags, nothing else.
         if state == KazooState.CONNECTED:
             # With a guide the server has to show first that it is the right one.
-            if self._guide is None:
+            if self.guide is None:
                 self._connection_made()
             return
         self._connected.clear()
@@ -377,7 +401,7 @@ class Coordination:
 
     def _attend(self) -> None:
         while True:
-            if not self._news.wait(None if self._guide is None else self._seek_seconds):
+            if not self._news.wait(None if self.guide is None else self._seek_seconds):
                 if not self._connected.is_set():
                     self._seek()
                 continue
@@ -401,8 +425,8 @@ class Coordination:
 
     def _unavailable(self, asked: str, reason: str) -> CoordinationUnavailable:
         hint = "Try again when the server is up"
-        if self._guide is not None and self._guide.refused:
-            reason += f"; a server was not asked: {self._guide.refused}"
+        if self.guide is not None and self.guide.refused:
+            reason += f"; a server was not asked: {self.guide.refused}"
             hint += "; where the published ensemble is gone for good, see `metadata reconfigure --coordination --adopt`"
         return CoordinationUnavailable(
             f"could not {asked} in ZooKeeper at {self.connect_string}: {reason}. Nothing that was committed "

@@ -105,11 +105,11 @@ class Keeping:
         data, version = msgspec.json.encode(kept), self._version
         try:
             if version is None:
-                self._coordination.call("keep", lambda client: client.create_async(KEPT, data), KEEP_SECONDS)
+                self._coordination.call(f"write {KEPT}", lambda client: client.create_async(KEPT, data), KEEP_SECONDS)
                 self._version = 0
             else:
                 asked = self._coordination.call(
-                    "keep", lambda client: client.set_async(KEPT, data, version), KEEP_SECONDS
+                    f"write {KEPT}", lambda client: client.set_async(KEPT, data, version), KEEP_SECONDS
                 )
                 self._version = asked.version
         except (BadVersionError, NoNodeError, NodeExistsError) as error:

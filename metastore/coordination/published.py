@@ -23,12 +23,13 @@ from epochlake.metastore.coordination.publication import FORMAT, EnsembleIdentit
 from epochlake.metastore.coordination.reconfiguring import CONFIGURATION
 from epochlake.metastore.errors import CoordinationUnavailable, UnknownFormat
 from epochlake.metastore.storage import failures
+from epochlake.metastore.storage.numbered import numbers, path_of
 from epochlake.metastore.storage.places import join
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,6 @@ KEPT_DOCUMENTS = 4
 """So many publications stay below the root: who has just listed them reads one of them."""
 PUBLISH_SECONDS = 60.0
 
-_SUFFIX = ".json"
 _TRIED, _TRIED_BYTES = "tried", 4096
 """What is written and deleted to see that there can be another publication, which is smaller."""
 _LOOKS = 3
@@ -74,26 +74,33 @@ def parse_identity(data: bytes) -> EnsembleIdentity:
 
 def newest(storage: Storage, directory: str, cluster_id: str | None = None) -> PublishedEnsemble | None:
     """What was published last below a root, of what is whole; None where nothing was. `cluster_id`: what was published
-    for another cluster is passed over, as where one root was copied over another; None: it is not known yet.
+    for another cluster is passed over, as where one root was copied over another; None: it is not known yet, and only
+    what all documents agree on is believed.
 
-    Raises StorageUnavailable, UnknownFormat, and CoordinationUnavailable where something was and none of it is whole.
+    Raises StorageUnavailable, UnknownFormat, and CoordinationUnavailable where something was and none of it is whole,
+    or where it is not known which cluster's counts.
     """
     there, others = list[int](), set[int]()
     for _ in range(_LOOKS):
-        there = _numbers(storage, directory)
-        damaged, others = False, set[int]()
+        there = numbers(storage, directory)
+        damaged, others, of_any = False, set[int](), list[PublishedEnsemble]()
         for number in reversed(there):
-            path = _path(directory, number)
+            path = path_of(directory, number)
             try:
                 found = _decoded(storage.read_bytes(path), number)
-                if cluster_id in (None, found.cluster_id):
+                if cluster_id == found.cluster_id:
                     return found
-                others.add(number)
+                if cluster_id is None:
+                    of_any.append(found)
+                else:
+                    others.add(number)
             except failures.MissingFile:
                 continue  # newer ones have come, or what is older was taken away
             except ValueError as error:
                 damaged = True
                 logger.warning("%s is not what was written there, and is passed over: %s", path, error)
+        if of_any:
+            return _of_one_cluster(of_any, directory)
         if damaged or len(others) == len(there):
             break
     if len(others) == len(there):
@@ -104,28 +111,71 @@ def newest(storage: Storage, directory: str, cluster_id: str | None = None) -> P
     )
 
 
+def _of_one_cluster(found: list[PublishedEnsemble], directory: str) -> PublishedEnsemble:
+    """The first of them. Raises CoordinationUnavailable where they are of several clusters."""
+    clusters = sorted({one.cluster_id for one in found})
+    if len(clusters) > 1:
+        raise CoordinationUnavailable(
+            f"{directory} names the ZooKeeper ensembles of several clusters ({', '.join(clusters)}), and which of them "
+            "this one is cannot be read from its log",
+            hint="See `epochlake log verify`, and restore the log first",
+        )
+    return found[0]
+
+
 def keep(storage: Storage, directory: str, published: PublishedEnsemble) -> bool:
     """Keep a publication below the root; False where another one has its number. Raises StorageUnavailable."""
     body = _encoder.encode(published)
     kept = _Kept(hashlib.sha256(body).hexdigest(), msgspec.Raw(body))
     storage.create_directory(directory)
-    if not storage.put_if_absent(_path(directory, published.number), msgspec.json.encode(kept)):
+    if not storage.put_if_absent(path_of(directory, published.number), msgspec.json.encode(kept)):
         return False
-    for number in _numbers(storage, directory):
+    for number in numbers(storage, directory):
         if number <= published.number - KEPT_DOCUMENTS:
-            storage.delete_file(_path(directory, number))
+            storage.delete_file(path_of(directory, number))
     return True
 
 
 def publish(
-    coordination: Coordination, storage: Storage, directory: str, cluster_id: str, *, adopt: bool = False
+    coordination: Coordination,
+    storage: Storage,
+    directory: str,
+    cluster_id: str,
+    *,
+    adopt: bool = False,
+    after: int | None = None,
+    beyond: int = 0,
 ) -> PublishedEnsemble | None:
     """Publish the ensemble that a session leads to, where that is not published yet; what is published then.
 
     None where there is nothing to publish: a server alone, or one that its clients reach by other addresses than those
-    that it knows itself by. `adopt`: also in place of another ensemble, which is gone for good. Raises WrongEnsemble,
-    CoordinationUnavailable, StorageUnavailable, UnknownFormat.
+    that it knows itself by. `adopt`: also in place of another ensemble, which is gone for good; who adopts another
+    one since then goes before it. `after`: the number of what was published last then; None: now. `beyond`: a number
+    that others have seen.
+    Raises WrongEnsemble, CoordinationUnavailable, NotAllowed, StorageUnavailable, UnknownFormat.
     """
+    try:
+        return _publish(coordination, storage, directory, cluster_id, adopt, after, beyond)
+    except KazooException as error:
+        raise CoordinationUnavailable(
+            f"the ZooKeeper at {coordination.connect_string} answers what nobody has foreseen "
+            f"({type(error).__name__}), and is not published"
+        ) from error
+
+
+def _publish(
+    coordination: Coordination,
+    storage: Storage,
+    directory: str,
+    cluster_id: str,
+    adopt: bool,
+    after: int | None,
+    beyond: int,
+) -> PublishedEnsemble | None:
+    # Before anything else is looked at: whoever publishes from now on takes this number, and we do not put in its place
+    # what we have seen before that. Numbers go on after what a root has lost, so that agents do not take it for old.
+    after = last_number(storage, directory) if after is None else after
+    number = 1 + max(after, beyond, 0 if coordination.guide is None else coordination.guide.number)
     try:
         now = _configuration(coordination)
     except InvalidRequest as error:  # groups, weights: it is kept by hand
@@ -144,23 +194,43 @@ def publish(
                 hint="Where the published ensemble is gone for good, run `epochlake metadata reconfigure "
                 "--coordination --adopt`",
             )
+        if there.connect.partition("/")[2].strip("/") != chroot.strip("/"):
+            raise WrongEnsemble(
+                f"what this cluster keeps in ZooKeeper is published to be at {there.connect}, and this session keeps "
+                f"it below /{chroot}: the two would not see each other",
+                hint="Correct [zookeeper] connect; or move it there for good, by `epochlake metadata reconfigure "
+                "--coordination --adopt`, and start every process again",
+            )
         if there.connect == now.connect + slash + chroot and int(there.version, 16) >= now.version:
             return there
     _require_writable(storage, directory)
     sealed = _sealed(coordination, "" if there is None else there.seal)
     made = PublishedEnsemble(
-        number=max(_numbers(storage, directory), default=0) + 1,
+        number=number,
         cluster_id=cluster_id,
         ensemble=sealed.ensemble,
         seal=sealed.seals[-1],
         connect=now.connect + slash + chroot,
         version=f"{now.version:x}",
     )
-    if keep(storage, directory, made):
+    keep(storage, directory, made)
+    counts = newest(storage, directory, cluster_id)
+    if counts == made:
         logger.info("the ZooKeeper ensemble is published: %s", made.connect)
-        return made
-    # Somebody else has published at the same time. What they have not seen the next look finds.
-    return newest(storage, directory, cluster_id)
+    elif adopt and (counts is None or _place_of(counts) != _place_of(made)):
+        where = "nowhere" if counts is None else counts.connect
+        raise WrongEnsemble(
+            f"somebody else has published another ensemble meanwhile, at {where}, and that at "
+            f"{coordination.connect_string} was not adopted",
+            hint="See which of them it is to be, by `epochlake metadata describe --coordination`, and adopt it again",
+        )
+    # What somebody else who has published at the same time has not seen the next look finds.
+    return counts
+
+
+def _place_of(published: PublishedEnsemble) -> tuple[str, str]:
+    """The ensemble, and the chroot below which the cluster keeps what it keeps there."""
+    return published.ensemble, published.connect.partition("/")[2].strip("/")
 
 
 def _require_writable(storage: Storage, directory: str) -> None:
@@ -179,9 +249,14 @@ def _configuration(coordination: Coordination) -> EnsembleConfiguration:
     return parse_configuration("" if value is None else value.data.decode())
 
 
-def _identity(coordination: Coordination) -> tuple[EnsembleIdentity | None, int]:
+def _identity(coordination: Coordination) -> tuple[EnsembleIdentity | None, int | None]:
+    """The identity of an ensemble and the version of its znode; None where it has none. An empty znode says nothing: an
+    operator makes it, where clusters may make none at the top.
+    """
     value = coordination.barrier(IDENTITY, PUBLISH_SECONDS)
-    return (None, 0) if value is None else (parse_identity(value.data), value.version)
+    if value is None:
+        return None, None
+    return parse_identity(value.data) if value.data else None, value.version
 
 
 def with_seal(found: EnsembleIdentity, seal: str, asked_for: str) -> EnsembleIdentity:
@@ -201,7 +276,7 @@ def _sealed(coordination: Coordination, asked_for: str) -> EnsembleIdentity:
             return found  # written by a request whose answer was lost
         made = EnsembleIdentity(uuid.uuid4().hex, (seal,)) if found is None else with_seal(found, seal, asked_for)
         try:
-            coordination.call("seal", _writing(msgspec.json.encode(made), None if found is None else version))
+            coordination.call(f"write {IDENTITY}", _writing(msgspec.json.encode(made), version))
             return made
         except (BadVersionError, NoNodeError, NodeExistsError):
             continue
@@ -232,14 +307,6 @@ def _decoded(data: bytes, number: int) -> PublishedEnsemble:
     return found
 
 
-def _numbers(storage: Storage, directory: str) -> list[int]:
-    try:
-        names = storage.list_names(directory)
-    except failures.MissingFile:
-        return []
-    stems = (name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
-    return sorted(int(stem) for stem in stems if stem.isdecimal())
-
-
-def _path(directory: str, number: int) -> str:
-    return join(directory, f"{number:020}{_SUFFIX}")
+def last_number(storage: Storage, directory: str) -> int:
+    """The number of what was published last, whole or not and of whatever cluster; 0 where nothing was."""
+    return max(numbers(storage, directory), default=0)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 import msgspec
-from epochlake.metastore.coordination.client import Coordination, Value
+from epochlake.metastore.coordination.client import Coordination, NotAllowed, Value
 from epochlake.metastore.coordination.ensemble import (
     EnsembleConfiguration,
     Server,
@@ -32,7 +32,6 @@ from kazoo.exceptions import (
     BadArgumentsError,
     BadVersionError,
     NewConfigNoQuorumError,
-    NoAuthError,
     NodeExistsError,
     NoNodeError,
     ReconfigDisabledError,
@@ -263,7 +262,7 @@ class EnsembleMover:
                         hint="Start the servers that are away; then --resume goes on and --cancel goes back",
                     ) from error
                 time.sleep(_PAUSE_SECONDS)
-            except NoAuthError as error:
+            except NotAllowed as error:
                 raise ConfigurationError(
                     "ZooKeeper lets only its operator change the ensemble",
                     hint="Give `[zookeeper] operator` as EPOCHLAKE__ZOOKEEPER__OPERATOR=super:PASSWORD "
@@ -338,9 +337,9 @@ class EnsembleMover:
 
     def _write(self, data: bytes, version: int | None) -> None:
         if version is None:
-            self._coordination.call("note a change", lambda client: client.create_async(NOTES, data))
+            self._coordination.call(f"note a change at {NOTES}", lambda client: client.create_async(NOTES, data))
         else:
-            self._coordination.call("note a change", lambda client: client.set_async(NOTES, data, version))
+            self._coordination.call(f"note a change at {NOTES}", lambda client: client.set_async(NOTES, data, version))
 
 
 def require_named_change(now: EnsembleConfiguration, wanted: Collection[Server], look_seconds: float) -> None:

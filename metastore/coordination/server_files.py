@@ -32,6 +32,7 @@ _STORED = "version-2"
 """What ZooKeeper calls the directory of all that it stores."""
 _SNAPSHOT = "snapshot."
 """How the files begin without which nothing is stored: a server writes the first one before it speaks to anybody."""
+_LOG = "log."
 _SETTINGS = {
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "conf,srvr,ruok,mntr",
@@ -51,24 +52,36 @@ _SETTINGS = {
 _ENCODING = "latin-1"
 """Of Java's files of properties."""
 _LINE_OF_THE_DYNAMIC_FILE = "dynamicConfigFile="
+_LINE_OF_BLANK_SERVERS = "db.autocreate="
+"""With `false` a server without data has no part in an election before it has followed a leader and has his data."""
+_TRUSTED_BLANK = "initialize"
+"""A file in the directory of the data, by which a server without data has a part in it all the same."""
 
 
 class Stored(msgspec.Struct, frozen=True):
     """What a directory knows of its server. `servers`: those of its ensemble, with which it starts, itself among them,
     or it would not start; empty where that cannot be read; None where no server was prepared. `version`: of that, as
     ZooKeeper has written it, 0 where the server has not seen an ensemble since it was prepared. `emptied`: it has run,
-    and what it had stored is gone.
+    and what it had stored is gone; `remains`: not all of it, so that ZooKeeper does not start there.
     """
 
     servers: tuple[Server, ...] | None = None
     version: int = 0
     emptied: bool = False
+    remains: bool = False
 
 
 def write_server_files(
-    storage: Storage, directory: str, server: Server, members: Collection[Server], operator: str = ""
+    storage: Storage,
+    directory: str,
+    server: Server,
+    members: Collection[Server],
+    operator: str = "",
+    *,
+    follows: bool = False,
 ) -> None:
-    """Make a server ready to be started in `directory`, which is made: it begins with `members`, and itself.
+    """Make a server ready to be started in `directory`, which is made: it begins with `members`, and itself. `follows`:
+    these are an ensemble that answers, and as long as the server has not its data, it elects nobody.
 
     A file of settings that is there is kept, but for the name of the dynamic file: ZooKeeper writes there what it has
     seen last, and a server that has not joined, or has left, is not in it and would not start. `operator`: who may
@@ -93,12 +106,15 @@ def write_server_files(
     storage.replace_bytes(join(data, MYID), _lines([str(server.number)]))
     if storage.exists(static):
         lines = storage.read_bytes(static).decode(_ENCODING).splitlines()
-        kept = [line for line in lines if not line.startswith(_LINE_OF_THE_DYNAMIC_FILE)]
+        kept = [line for line in lines if not line.startswith((_LINE_OF_THE_DYNAMIC_FILE, _LINE_OF_BLANK_SERVERS))]
     else:
         settings = {"dataDir": data, **_SETTINGS}
         if operator:
             settings["DigestAuthenticationProvider.superDigest"] = digest_of(operator)
         kept = [f"{name}={in_properties(str(value))}" for name, value in settings.items()]
+    if follows:
+        storage.delete_file(join(data, _TRUSTED_BLANK))
+        kept.append(f"{_LINE_OF_BLANK_SERVERS}false")
     storage.replace_bytes(static, _lines([*kept, f"{_LINE_OF_THE_DYNAMIC_FILE}{in_properties(dynamic)}"]))
 
 
@@ -146,14 +162,15 @@ def stored(storage: Storage, directory: str) -> Stored:
     names = _stored_names(storage, directory)
     has_run = bool(names) or dynamic != DYNAMIC
     emptied = has_run and not any(name.startswith(_SNAPSHOT) for name in names)
+    remains = emptied and any(name.startswith(_LOG) for name in names)
     if not _number_in(storage, directory):
-        return Stored(emptied=emptied)
+        return Stored(emptied=emptied, remains=remains)
     try:
         servers = parse_configuration(storage.read_bytes(join(directory, dynamic)).decode(_ENCODING)).servers
         version = int(dynamic.removeprefix(DYNAMIC).removeprefix(".") or "0", 16)
     except (MissingFile, InvalidRequest, ValueError):
-        return Stored((), 0, emptied)
-    return Stored(servers, version, emptied)
+        return Stored((), 0, emptied, remains)
+    return Stored(servers, version, emptied, remains)
 
 
 def _stored_names(storage: Storage, directory: str) -> list[str]:
@@ -166,9 +183,10 @@ def has_to_be_prepared(server: Server, there: Stored, ensemble: EnsembleConfigur
 
     `ensemble`: as it says itself; None where it does not answer. Then a server starts that was prepared, as an ensemble
     comes back when its servers do. Raises CoordinationUnavailable where nothing can be known without the ensemble;
-    InvalidRequest for a number that is another member's, for a member that has lost its data: with none it would vote
-    against what it has promised; for a member that would be an ensemble of its own beside the one that answers; and for
-    the data of an ensemble in whose place this one was set up.
+    InvalidRequest for a number that is another member's; for a member that has lost its data, where nobody answers or
+    some of it is left: with none it would vote against what it has promised. Beside an ensemble that answers it is
+    prepared, and has no part in an election before it has followed. Also for a member that would be an ensemble of its
+    own beside the one that answers; and for the data of an ensemble in whose place this one was set up.
     """
     knows_itself = any(one.as_role(server.role) == server for one in there.servers or ())
     if ensemble is None:
@@ -195,7 +213,9 @@ def has_to_be_prepared(server: Server, there: Stored, ensemble: EnsembleConfigur
             )
         return True
     if there.servers is None or there.emptied:
-        raise _data_is_gone(server, ensemble)
+        if there.remains:
+            raise _data_is_gone(server, ensemble)
+        return True
     voters = {one.number for one in there.servers if one.votes}
     if voters == {server.number} != {one.number for one in ensemble.voters}:
         # An ensemble that was this server alone has become another one by its vote only: it would know of that.
@@ -217,7 +237,7 @@ def require_data(storage: Storage, directory: str, server: Server, ensemble: Ens
 def _data_is_gone(server: Server, ensemble: EnsembleConfiguration) -> InvalidRequest:
     return InvalidRequest(
         f"server {server.number} is a member of the ensemble, and its data is gone",
-        hint=f"Take it out by {_without(server, ensemble)}; then it begins anew",
+        hint=f"Take it out by {_without(server, ensemble)}, and delete what is left of its data; then it begins anew",
     )
 
 

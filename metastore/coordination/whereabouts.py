@@ -9,7 +9,7 @@ Whoever answers has to know the seal of what is published (proved_connection.py)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from epochlake.metastore.configuration import AUTO, Configuration
 from epochlake.metastore.coordination.publication import Heard, PublishedEnsemble
@@ -21,8 +21,8 @@ from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 logger = logging.getLogger(__name__)
 
-Asked = Callable[[], Heard]
-"""Asks others who know. It may raise EpochlakeError."""
+Asked = Callable[[], Sequence[Heard]]
+"""Asks others who know, and returns what each has said. It may raise EpochlakeError."""
 
 
 def whereabouts(
@@ -58,6 +58,10 @@ class Whereabouts:
     @property
     def published(self) -> PublishedEnsemble | None:
         return self._published
+
+    @property
+    def number(self) -> int:
+        return 0 if self._published is None else self._published.number
 
     def first(self) -> str:
         """Where to begin, as a connect string. Raises CoordinationUnavailable where nothing is known."""
@@ -113,7 +117,7 @@ class Whereabouts:
         published = self._published
         if published is None:
             return ""
-        if data is None:
+        if not data:
             return "it has never been published for this cluster"
         try:
             return parse_identity(data).refusal(published)
@@ -128,14 +132,9 @@ class Whereabouts:
         """Ask the others. What the root says goes before what they say, but for where servers may be."""
         if self._others is None:
             return
-        heard = self._others()
-        if heard.published is not None and self._cluster_id not in (None, heard.published.cluster_id):
-            raise InvalidRequest(
-                f"the agents that were asked know the ensemble of cluster {heard.published.cluster_id}"
-            )
-        self._heard = heard
+        self._heard = _newest_of(self._others(), self._cluster_id)
         if self._published is None:
-            self._published = heard.published
+            self._published = self._heard.published
 
     def _read(self) -> None:
         try:
@@ -147,3 +146,21 @@ class Whereabouts:
         # What was published stays what has to be proved, also when the root goes back to before that or is emptied.
         if found is not None:
             self._published = found
+
+
+def _newest_of(said: Sequence[Heard], cluster_id: str | None) -> Heard:
+    """What was published last for a cluster, as far as somebody has seen it, and all servers that they have named:
+    who was cut off for an hour has seen less. What is said of other clusters does not count.
+
+    Raises InvalidRequest where nobody knows, or where it is not known which of several clusters is meant.
+    """
+    known = [(one.published, one) for one in said if one.published is not None]
+    clusters = sorted({published.cluster_id for published, _ in known})
+    if cluster_id is None and len(clusters) > 1:
+        raise InvalidRequest(f"the agents that were asked are of several clusters ({', '.join(clusters)})")
+    ours = [(published, one) for published, one in known if cluster_id in (None, published.cluster_id)]
+    if not ours:
+        of_others = f", but those of {', '.join(clusters)}" if clusters else ""
+        raise InvalidRequest(f"the agents that were asked know no ensemble of the cluster{of_others}")
+    newest_seen, _ = max(ours, key=lambda pair: pair[0].number)
+    return Heard(newest_seen, tuple(dict.fromkeys(server for _, one in ours for server in one.servers)))

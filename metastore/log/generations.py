@@ -15,7 +15,8 @@ from contextlib import suppress
 
 import msgspec
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, StorageUnavailable
-from epochlake.metastore.storage import failures, places
+from epochlake.metastore.storage import failures, numbered, places
+from epochlake.metastore.storage.numbered import path_of
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.decoding import decodable
 from epochlake.placement.errors import InvalidRequest
@@ -26,7 +27,6 @@ DIRECTORY = "log-members"
 RESTORING = "restoring"
 """Below the generations of a root: those under which its log began to be restored."""
 
-_SUFFIX = ".json"
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
@@ -98,12 +98,7 @@ def numbers(storage: Storage, directory: str) -> list[int]:
     """The numbers of the generations in a directory, in order; none where it is not there, or on no file system."""
     if places.local_path(directory) is None:
         return []
-    try:
-        names = storage.list_names(directory)
-    except failures.MissingFile:
-        return []
-    stems = (name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
-    return sorted(int(stem) for stem in stems if stem.isdecimal())
+    return numbered.numbers(storage, directory)
 
 
 def newest(storage: Storage, directory: str) -> Generation | None:
@@ -117,18 +112,14 @@ def put(storage: Storage, directory: str, generation: Generation) -> bool:
     storage.create_directory(directory)
     storage.sync_always(directories=[directory.rpartition("/")[0]])
     data = _encoder.encode(generation)
-    if storage.put_if_absent(_path(directory, generation.number), data):
+    if storage.put_if_absent(path_of(directory, generation.number), data):
         return True
     return _read(storage, directory, generation.number) == generation
 
 
-def _path(directory: str, number: int) -> str:
-    return places.join(directory, f"{number:020}{_SUFFIX}")
-
-
 def delete(storage: Storage, directory: str, number: int) -> None:
     """Delete a generation from a directory, if it is there. Raises StorageUnavailable."""
-    storage.delete_file(_path(directory, number))
+    storage.delete_file(path_of(directory, number))
 
 
 def begin_restoring(storage: Storage, register: str, generation: Generation) -> None:
@@ -167,12 +158,12 @@ def _read(storage: Storage, directory: str, number: int) -> Generation:
         return _decoded(storage, directory, number)
     except failures.MissingFile as error:
         raise StorageUnavailable(
-            f"{_path(directory, number)} has gone since it was listed", hint="Try again"
+            f"{path_of(directory, number)} has gone since it was listed", hint="Try again"
         ) from error
 
 
 def _decoded(storage: Storage, directory: str, number: int) -> Generation:
-    path = _path(directory, number)
+    path = path_of(directory, number)
     try:
         found = msgspec.json.decode(storage.read_bytes(path), type=decodable(Generation))
     except msgspec.MsgspecError as error:

@@ -233,5 +233,5 @@ def _too_few(generation: Generation, done: Set[str], failed: Mapping[str, Except
     return StorageUnavailable(
         f"{len(done)} of {len(generation.members)} log members have the end of the log, "
         f"{generation.majority} are needed ({'; '.join(told)})",
-        hint="Mend those, or replace them by `epochlake metadata reconfigure`",
+        hint="Mend those; `epochlake metadata reconfigure` replaces them, or says of which other root they are by now",
     )

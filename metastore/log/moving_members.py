@@ -24,6 +24,12 @@ from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 logger = logging.getLogger(__name__)
 
+RESUME = "Mend those, and run the command again with --resume"
+RECOVER_AGAIN = (
+    "Where another recovery has passed this one, see what it restored by `epochlake metadata describe`; else mend "
+    "those, and run the command again"
+)
+
 TRIES = 3
 """How often a change is begun under a new number when a member turns out to have promised its number to another one."""
 
@@ -262,7 +268,7 @@ class MemberMover:
         source, entries = self._longest(asked, generation.cluster_id, require)
         generations.begin_restoring(self._storage, self._register, generation)
         self._restore(create_root(), entries)
-        self._adopt(generation, entries)
+        self._adopt(generation, entries, RECOVER_AGAIN)
         self._name(generation)
         generations.end_restoring(self._storage, self._register)
         self._clear_up(generation)
@@ -413,7 +419,7 @@ class MemberMover:
         for uri, error in self._on_each(generation, lambda member: member.clear_before(generation.number)).items():
             logger.warning("%s still keeps generations of the log members that are over: %s", uri, error)
 
-    def _adopt(self, generation: Generation, entries: Sequence[Entry]) -> None:
+    def _adopt(self, generation: Generation, entries: Sequence[Entry], again: str = RESUME) -> None:
         """Copy the log to a majority of the new members, and to the others as far as they answer."""
 
         def adopt(member: LogMember) -> None:
@@ -421,14 +427,16 @@ class MemberMover:
             _sealed(member, generation)
             member.adopt(generation, _end(entries), _source(entries))
 
-        self._require_copied(generation, self._on_each(generation, adopt))
+        self._require_copied(generation, self._on_each(generation, adopt), again)
 
-    def _require_copied(self, generation: Generation, failed: Mapping[str, EpochlakeError]) -> None:
+    def _require_copied(
+        self, generation: Generation, failed: Mapping[str, EpochlakeError], again: str = RESUME
+    ) -> None:
         if len(generation.members) - len(failed) < generation.majority:
             raise StorageUnavailable(
                 f"generation {generation.number} of the log members was not copied to {generation.majority} of them: "
                 + "; ".join(f"{uri}: {error.statement}" for uri, error in sorted(failed.items())),
-                hint="Mend those, and run the command again with --resume",
+                hint=again,
             )
 
     def _on_each(self, generation: Generation, step: Callable[[LogMember], None]) -> dict[str, EpochlakeError]:

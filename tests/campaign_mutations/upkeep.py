@@ -55,8 +55,8 @@ MUTATIONS = (
         "damaged copies are merged",
         "023: a compaction verifies every byte of what it merges, or it spreads damage",
         COMPACTION,
-        "        wave = self._sound(wave)\n",
-        "",
+        "        asked = self._sound(wave)\n",
+        "        asked = list(wave)\n",
         ROWS,
     ),
     Mutation(

@@ -55,6 +55,13 @@ MUTANTS = (
         STARTED,
     ),
     Mutant(
+        "a server that has no data elects those who do not have what was decided",
+        FILES,
+        '        kept.append(f"{_LINE_OF_BLANK_SERVERS}false")\n',
+        "",
+        STARTED,
+    ),
+    Mutant(
         "a member of the ensemble is one of its own beside it",
         FILES,
         "    if voters == {server.number} != {one.number for one in ensemble.voters}:\n",
@@ -106,8 +113,8 @@ MUTANTS = (
     Mutant(
         "what was published is written over by who comes late",
         "metastore/coordination/published.py",
-        "    if not storage.put_if_absent(_path(directory, published.number), msgspec.json.encode(kept)):\n",
-        "    if storage.replace_bytes(_path(directory, published.number), msgspec.json.encode(kept)):\n",
+        "    if not storage.put_if_absent(path_of(directory, published.number), msgspec.json.encode(kept)):\n",
+        "    if storage.replace_bytes(path_of(directory, published.number), msgspec.json.encode(kept)):\n",
         PUBLISHED,
     ),
     Mutant(

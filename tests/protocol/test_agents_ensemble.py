@@ -69,5 +69,7 @@ def test_an_agent_tells_what_was_published_and_the_command_line_finds_the_ensemb
             assert again is not None
             assert (again.connect, again.ensemble) == (published.connect, published.ensemble)
             assert again.seal != published.seal
+            # The agent does not take it for older than what it knows.
+            assert again.number > published.number
         finally:
             agent.kill()

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs.agent.coordination_server import DIRECTORY, LOCK, CoordinationServerSeen, ServerState
+from epochlake.jobs.coordinator import coordinator
 from epochlake.jobs.upkeep import coordination_members
+from epochlake.metastore.coordination.server_files import STATIC
 
 from tests.support import clusters
 from tests.support.agents import AgentProcess
@@ -73,6 +75,7 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.setenv("EPOCHLAKE__ZOOKEEPER__SESSION_TIMEOUT_SECONDS", "30")
     monkeypatch.setattr(coordination_members, "STEP_SECONDS", PATIENCE)
     monkeypatch.setattr(coordination_members, "LOOK_SECONDS", PATIENCE)
+    monkeypatch.setattr(coordinator, "ASIDE_SECONDS", PATIENCE)
     return CommandLine(tmp_path / "root", capsys)
 
 
@@ -229,7 +232,7 @@ def test_a_server_that_may_not_run_here_is_refused_and_says_why(those: AgentsWit
     until_waiting(another, "has the data of server 2, and server 3 is to be prepared there")
     another.kill()
 
-    # The home of a member is cleared: what it has promised is gone.
+    # The home of a member is cleared: what it has promised is gone, and the ensemble has it.
     first.send(signal.SIGTERM)
     assert first.process is not None
     assert first.process.wait(PATIENCE) == 0
@@ -244,12 +247,11 @@ def test_a_server_that_may_not_run_here_is_refused_and_says_why(those: AgentsWit
     eventually(lambda: is_free(second.home), PATIENCE)
     subprocess.run(["rm", "-r", str(second.home / DIRECTORY)], check=True)
     second.start()
-    until_waiting(second, "server 2 is a member of the ensemble, and its data is gone")
-    line.done("metadata", "reconfigure", "--coordination", "1")
-    until(second, ServerState.FOLLOWER)
+    until(second, ServerState.OBSERVER, "observer")
+    assert "db.autocreate=false" in (second.home / DIRECTORY / STATIC).read_text()
 
 
-def test_a_member_without_its_data_or_with_an_ensemble_of_its_own_comes_back_by_what_its_refusal_advises(
+def test_a_member_without_its_data_comes_back_by_itself_and_with_an_ensemble_of_its_own_by_what_its_refusal_advises(
     those: AgentsWithServers, line: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     those.begin()
@@ -266,17 +268,31 @@ def test_a_member_without_its_data_or_with_an_ensemble_of_its_own_comes_back_by_
 
     second.kill()
     eventually(lambda: is_free(second.home), PATIENCE)
-    for path in (second.home / DIRECTORY / "data" / "version-2").iterdir():
+    data = second.home / DIRECTORY / "data" / "version-2"
+    for path in data.iterdir():
         if path.name.startswith(("snapshot.", "log.")):
             path.unlink()
-    second.start()
-    until_waiting(second, "its data is gone. Take it out by `epochlake metadata reconfigure --coordination 1 3`")
     refused = line.json("metadata", "prepare-server", those.home(9) / DIRECTORY, those.written(2))
     assert "server 2 is a member of the ensemble, and its data is gone" in refused.error["message"]
-    assert members(line.done(*ensemble, "1", "3")) == {1: "voter", 3: "voter"}
-    until(second, ServerState.FOLLOWER)
-    assert len(members(line.done(*ensemble, "1", "3", those.written(2)))) == 3
+    # Nobody has data but the first server, which is no majority: the blank one does not elect it.
+    third.kill()
+    eventually(lambda: is_free(third.home), PATIENCE)
+    second.start()
+    until_waiting(second, "server 2 has lost its data, and the ensemble does not answer")
+    third.start()
     until(second, ServerState.FOLLOWER, "voter")
+    assert any(path.name.startswith("snapshot.") for path in data.iterdir())
+    # From now on it has what the others have, and is one of the two that are enough.
+    third.kill()
+    eventually(lambda: is_free(third.home), PATIENCE)
+    assert len(members(line.done("metadata", "describe", "--coordination"))) == 3
+
+    # Dead for good, it is taken out, and gets its vote back where it comes back.
+    assert members(line.done(*ensemble, "1", "2")) == {1: "voter", 2: "voter"}
+    third.start()
+    until(third, ServerState.FOLLOWER)
+    assert len(members(line.done(*ensemble, "1", "2", those.written(3)))) == 3
+    until(third, ServerState.FOLLOWER, "voter")
 
     # Its disk is that of the first hour, when it was the only one.
     third.kill()

@@ -26,7 +26,7 @@ from epochlake.metastore.errors import CoordinationUnavailable
 from epochlake.metastore.metadata.model import Node, NodeId, NodeState
 
 from tests.support.waiting import eventually
-from tests.support.zookeeper import OPERATOR, Ensemble
+from tests.support.zookeeper import OPERATOR, Ensemble, expire_session
 
 pytestmark = pytest.mark.timing
 
@@ -61,7 +61,7 @@ class Kept:
             replace_after_seconds=GRACE,
             session_timeout_seconds=30.0,
         )
-        self.cluster: Any = SimpleNamespace(configuration=Configuration(root="unused", zookeeper=settings))
+        self.cluster: Any = SimpleNamespace(configuration=Configuration(root="unused", zookeeper=settings), others=None)
         self.clock = Clock()
 
     def server(self, number: int) -> Server:
@@ -92,13 +92,13 @@ class Kept:
         return list(track.blocked)
 
     def members(self) -> dict[int, str]:
-        with coordination_members.Ensemble(self.cluster.configuration) as found:
+        with coordination_members.Ensemble(self.cluster.configuration, "kept") as found:
             described = found.describe()
             return {row.server: row.role for row in described.members}
 
     def operator(self, what: Callable[[EnsembleMover], object]) -> None:
         """What somebody does by hand."""
-        with coordination_members.Ensemble(self.cluster.configuration) as found:
+        with coordination_members.Ensemble(self.cluster.configuration, "kept") as found:
             what(found.mover)
 
 
@@ -184,6 +184,64 @@ def test_a_coordinator_that_is_killed_anywhere_is_followed_by_one_that_goes_on(
     assert kept.members() == {"half way": half_way, "done": THREE}.get(at, ALONE)
     assert kept.look(kept.track()) == []
     assert kept.members() == THREE
+
+
+STEPS = (
+    "it is claimed",
+    "the version is raised",
+    "it is noted",
+    "the note is its own",
+    "the second server gets a vote",
+    "the third server gets a vote",
+    "the version is raised at the end",
+    "it is not noted any more",
+    "it is not claimed any more",
+)
+"""What a coordinator writes when one server becomes three, in this order."""
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_coordinator_that_stands_still_before_any_step_until_its_session_is_over_undoes_nothing_later(
+    kept: Kept, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one ends the change; an operator has taken it back when the first one goes on where it stood."""
+    left = [STEPS.index(step)]
+    pauses, may_go_on, sessions = threading.Event(), threading.Event(), list[Coordination]()
+
+    def before(kind: type, name: str, session: str) -> None:
+        doing = getattr(kind, name)
+
+        def stands_still(of: Any, *arguments: object) -> object:
+            if threading.current_thread().name == "stands-still":
+                left[0] -= 1
+                if left[0] == -1:
+                    sessions.append(getattr(of, session))
+                    pauses.set()
+                    assert may_go_on.wait(PATIENCE)
+            return doing(of, *arguments)
+
+        monkeypatch.setattr(kind, name, stands_still)
+
+    for kind, name in ((Keeping, "write"), (EnsembleMover, "_take"), (EnsembleMover, "_write")):
+        before(kind, name, "_coordination")
+    said: list[list[str]] = []
+    paused = threading.Thread(target=lambda: said.append(kept.look(kept.track())), name="stands-still", daemon=True)
+    paused.start()
+    try:
+        assert pauses.wait(PATIENCE)
+        expire_session(sessions[0])
+        assert kept.look(kept.track()) == []
+        assert kept.members() == THREE
+        kept.operator(lambda mover: mover.begin([kept.server(1)]))
+    finally:
+        may_go_on.set()
+    paused.join(PATIENCE)
+    assert len(said) == 1, "it has come to an end"
+    assert all("somebody else has" in waits for waits in said[0]), said
+    assert kept.members() == ALONE
+    with coordination_members.Ensemble(kept.cluster.configuration, "kept") as found:
+        assert found.mover.notes().change is None
+        assert found.keeping.read() == KeptChange("kept")
 
 
 def test_what_an_operator_has_begun_is_left_alone_and_what_one_has_taken_back_is_not_begun_again(
@@ -281,7 +339,7 @@ def test_a_change_holds_up_no_round_says_what_it_does_and_is_left_by_who_leads_n
         waiting(mover, server)
 
     def described() -> KeeperState | None:
-        with coordination_members.Ensemble(kept.cluster.configuration) as found:
+        with coordination_members.Ensemble(kept.cluster.configuration, "kept") as found:
             return found.describe().keeper
 
     def ended() -> bool:

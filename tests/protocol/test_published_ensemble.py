@@ -14,7 +14,7 @@ import pytest
 from epochlake.metastore.configuration import AUTO, Configuration, ZooKeeperSettings
 from epochlake.metastore.coordination.client import Coordination
 from epochlake.metastore.coordination.publication import PublishedEnsemble
-from epochlake.metastore.coordination.published import WrongEnsemble, newest, publish
+from epochlake.metastore.coordination.published import WrongEnsemble, last_number, newest, publish
 from epochlake.metastore.coordination.reconfiguring import EnsembleMover
 from epochlake.metastore.coordination.whereabouts import Whereabouts
 from epochlake.metastore.errors import CoordinationUnavailable
@@ -81,8 +81,8 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moved]:
 
 def refused(session: Coordination) -> str:
     """Why it has not gone over to the server that it has met."""
-    assert session._guide is not None
-    return session._guide.refused
+    assert session.guide is not None
+    return session.guide.refused
 
 
 def serves(session: Coordination) -> bool:
@@ -161,8 +161,16 @@ def test_a_moved_ensemble_is_found_and_nothing_else_is_taken_for_it(moved: Moved
     anew = moved.stranger.connect_string
     with pytest.raises(WrongEnsemble, match="is not this cluster's: it has never been published"):
         moved.publish(anew)
+    before = last_number(STORAGE, moved.directory)
     adopted = moved.publish(anew, adopt=True)
     assert adopted is not None
     assert (adopted.number, adopted.connect) == (3, anew)
+    # Somebody has begun to adopt another one before that, and was woken an hour later.
+    with (
+        moved.unguided(moved.address(2)) as late,
+        pytest.raises(WrongEnsemble, match=f"another ensemble meanwhile, at {anew}, and"),
+    ):
+        publish(late, STORAGE, moved.directory, CLUSTER, adopt=True, after=before)
+    assert newest(STORAGE, moved.directory) == adopted
     with moved.session(moved.address(2)) as over:
         assert EnsembleMover(over).configuration().connect == anew

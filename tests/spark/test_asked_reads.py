@@ -135,6 +135,8 @@ def test_what_is_asked_for_is_what_choosing_from_everything_gives(
     monkeypatch.setattr(reading, "TOLD_HERE", dice.choice([-1, 1 << 18]))
     monkeypatch.setattr(reading, "NAMED_POSITIONS", dice.choice([0, 3, 256]))
     monkeypatch.setattr(reading, "LOOKED_UP", dice.choice([0, 2, 64]))
+    monkeypatch.setattr(reading, "MOST_WRITTEN_WORDS", dice.choice([0, 1 << 14]))
+    monkeypatch.setattr(reading, "WHOLE_ROWS", dice.choice([0, 20, 1 << 18]))
     model: dict[object, Row] = {}
     for batch in range(8):
         chosen = dice.sample(range(100), dice.choice([1, 2, 40]))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.replicas import reading, telling
@@ -480,6 +481,17 @@ def test_what_is_little_is_told_while_it_is_planned(
 
 
 @pytest.mark.connect
+def test_words_that_are_written_into_a_condition_are_what_spark_looks_up(spark: SparkSession) -> None:
+    dice = np.random.default_rng(158)
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    chance = dice.integers(least, most, reading.MOST_WRITTEN_WORDS - 6, dtype=np.int64, endpoint=True)
+    words = np.concatenate([np.array([least, least + 1, -1, 0, 1, most], dtype=np.int64), chance])
+    [[found]] = spark.sql(f"SELECT {reading._written(words)}").collect()
+    assert found == words.tolist()
+
+
+@pytest.mark.connect
+@pytest.mark.parametrize("written", [0, 1 << 14], ids=["a frame of words", "words in a text"])
 @pytest.mark.parametrize("told_by", ["file_size", "file_name"])
 def test_bits_are_looked_up_by_the_size_of_a_file_and_by_its_name_where_two_files_have_one_size(
     spark: SparkSession,
@@ -487,8 +499,10 @@ def test_bits_are_looked_up_by_the_size_of_a_file_and_by_its_name_where_two_file
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     told_by: str,
+    written: int,
 ) -> None:
     """A file that was exchanged for another whole one, of another size, is not shown as what it was told of."""
+    monkeypatch.setattr(reading, "MOST_WRITTEN_WORDS", written)
     monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
     monkeypatch.setattr(reading, "NAMED_POSITIONS", 0)
     write(spark.range(300).selectExpr("id", "hex(xxhash64(id)) as note"), replicas, at=1, tablets=2)
@@ -510,6 +524,38 @@ def test_bits_are_looked_up_by_the_size_of_a_file_and_by_its_name_where_two_file
         pq.write_table(pq.read_table(largest.uri, partitioning=None), largest.uri, compression="none")
         with pytest.raises(Exception, match=largest.file.file_id):
             read_plan(spark, TABLE, plan).collect()
+
+
+@pytest.mark.connect
+@pytest.mark.parametrize(
+    ("named", "looked_up"), [(1 << 20, 0), (0, 64), (0, 0)], ids=["by names", "by bits", "by a join"]
+)
+def test_of_a_small_file_of_which_a_part_is_read_spark_scans_all_and_shows_the_part(
+    spark: SparkSession,
+    replicas: list[ReplicaAddress],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    named: int,
+    looked_up: int,
+) -> None:
+    monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
+    monkeypatch.setattr(reading, "NAMED_POSITIONS", named)
+    monkeypatch.setattr(reading, "LOOKED_UP", looked_up)
+    write(spark.range(300).selectExpr("id", "hex(xxhash64(id)) as note"), replicas, at=1, tablets=2)
+    write(spark.range(0, 300, 3).selectExpr("id", "'new' as note"), replicas, at=2)
+    write(spark.range(1, 300, 30), replicas, at=3, deleted=True)
+    write(spark.range(400, 420).selectExpr("id", "'more' as note"), replicas, at=4)
+    asked = pinned(replicas[:1], replicas[:1], replicas[:1], replicas[:1])
+    plan = plan_read(TABLE, [asked[0], asked[2]])
+    assert len({scan.intervals for scan in plan.merged}) > 1
+    expected = as_lines(read_ranked(spark, TABLE, plan))
+    monkeypatch.setattr(reading, "WHOLE_ROWS", 99)
+    in_parts = read_plan(spark, TABLE, plan)
+    apart = plan_text(in_parts, capsys).count("FileScan")
+    monkeypatch.setattr(reading, "WHOLE_ROWS", 1000)
+    whole = read_plan(spark, TABLE, plan)
+    assert plan_text(whole, capsys).count("FileScan") < apart
+    assert as_lines(whole) == as_lines(in_parts) == expected
 
 
 @pytest.mark.connect

@@ -27,7 +27,13 @@ def run(
     ] = False,
     rounds: Annotated[
         int | None,
-        typer.Option("--rounds", metavar="N", min=1, help="End after so many rounds, whatever is left to do."),
+        typer.Option(
+            "--rounds",
+            metavar="N",
+            min=1,
+            help="End after so many rounds, whatever is left to do; what goes on beside the last one is waited for, "
+            "for a minute.",
+        ),
     ] = None,
     streaming: Annotated[
         Streaming | None,

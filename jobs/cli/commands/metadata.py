@@ -44,7 +44,7 @@ def describe(context: typer.Context, coordination: Coordination = False) -> None
     """
     session = of(context)
     if coordination:
-        with coordination_members.Ensemble(session.configuration, others=ensemble_heard(session)) as ensemble:
+        with _ensemble(session) as ensemble:
             session.show(ensemble.describe(), text.coordination)
         return
     session.show(log_members.describe(session.configuration, session.storage), text.members)
@@ -144,8 +144,7 @@ def reconfigure(
 
 
 def _reconfigure_ensemble(session: Session, members: list[str], what: str, *, dry_run: bool) -> None:
-    others = ensemble_heard(session)
-    with coordination_members.Ensemble(session.configuration, adopt=what == "--adopt", others=others) as ensemble:
+    with _ensemble(session, adopt=what == "--adopt") as ensemble:
         if what == "--adopt":
             ensemble.publish(session.cluster.metadata.identity.cluster_id)
         elif what == "--resume":
@@ -164,6 +163,12 @@ def _reconfigure_ensemble(session: Session, members: list[str], what: str, *, dr
         if what not in ("--status", "--adopt"):
             _publish(session, ensemble)
         session.show(ensemble.describe(), text.coordination)
+
+
+def _ensemble(session: Session, *, adopt: bool = False) -> coordination_members.Ensemble:
+    """The ensemble of the cluster at the root; before that begins, or in an outage, of whatever cluster is named."""
+    cluster_id, others = session.known_cluster_id(), ensemble_heard(session)
+    return coordination_members.Ensemble(session.configuration, cluster_id, adopt=adopt, others=others)
 
 
 def _publish(session: Session, ensemble: coordination_members.Ensemble) -> None:
@@ -204,11 +209,14 @@ def prepare_server(
     if alone or beside:
         members = [parse_server(one) for one in beside or ()]
     else:
-        with coordination_members.Ensemble(session.configuration, others=ensemble_heard(session)) as ensemble:
+        with _ensemble(session) as ensemble:
             found = ensemble.mover.configuration()
         require_data(session.storage, place, parsed, found)
         members = list(found.servers)
-    write_server_files(session.storage, place, parsed, members, session.configuration.zookeeper.operator)
+    follows = not (alone or beside)
+    write_server_files(
+        session.storage, place, parsed, members, session.configuration.zookeeper.operator, follows=follows
+    )
     command = shlex.join(start_command(place, str(require_java())))
     session.show(PreparedServer(str(parsed), place, command), text.prepared)
 

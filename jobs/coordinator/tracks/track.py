@@ -32,9 +32,14 @@ class Track(Protocol):
 class WorksAside(Protocol):
     """A track whose work goes on in a thread of its own, while rounds go on."""
 
+    blocked: list[str]
+
     @property
     def working(self) -> bool:
         """Whether something goes on: a run until idle does not give up meanwhile."""
+
+    def settle(self) -> None:
+        """Take what has come of it, and begin nothing. `blocked` says what still goes on."""
 
     def stand_down(self) -> None:
         """The coordinator leads no more: let what goes on end soon. Does not wait."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from epochlake.jobs import administration
@@ -13,7 +15,9 @@ from epochlake.jobs.upkeep import log_members
 from epochlake.jobs.upkeep.log_member_track import RETRY_SECONDS, LogMemberTrack, end_unfinished, kept_automatically
 from epochlake.metastore.configuration import Configuration, LogSettings
 from epochlake.metastore.errors import StorageUnavailable
-from epochlake.metastore.log.majority_log import MajorityLog
+from epochlake.metastore.log import majority_log
+from epochlake.metastore.log.asked_members import AskedMembers
+from epochlake.metastore.log.majority_log import ACKNOWLEDGE_SECONDS
 from epochlake.metastore.log.moving_members import MemberMover
 from epochlake.metastore.storage.storage import Storage
 
@@ -204,7 +208,16 @@ def test_what_cannot_be_read_says_which_members_wait_for_the_end_of_a_change(
 ) -> None:
     lake.done("metadata", "reconfigure", "--auto")
     left_half_done(lake, tmp_path, monkeypatch)
-    monkeypatch.setattr(MajorityLog.__init__, "__kwdefaults__", {"patience": 0.3})
+    # The time is over when all members were asked once, however long they take to answer.
+    clock, waiting = Clock(), AskedMembers.wait_for
+
+    def over(_: float) -> None:
+        clock.now += ACKNOWLEDGE_SECONDS
+
+    monkeypatch.setattr(majority_log, "time", SimpleNamespace(monotonic=clock, sleep=over))
+    monkeypatch.setattr(
+        AskedMembers, "wait_for", lambda asked, enough, _: waiting(asked, enough, time.monotonic() + 300.0)
+    )
     refused = lake.json("balance", "pause")
     assert (refused.code, refused.error["message"].count("has promised generation 2")) == (75, 3)
 

@@ -15,6 +15,7 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction, compaction_track
 from epochlake.jobs.upkeep.compaction_track import (
+    LIVELY_SECONDS,
     LONGEST_LOOK_SECONDS,
     LOOK_SECONDS,
     LOOKING_SHARE,
@@ -126,6 +127,30 @@ def test_where_nothing_is_due_it_looks_less_and_less_often(played: Played) -> No
             played.now += 0.5
         waited.append(played.now - began)
     assert waited == [0.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0, LOOK_SECONDS]
+
+
+def test_tables_that_are_written_to_are_looked_at_again_soon_also_where_it_is_too_early(played: Played) -> None:
+    """A look right after a wave finds little. By the next one, after twice as long, files would have piled up."""
+    began = played.now
+    for due in ([Due(TABLE, 1.0)], [], [], [Due(TABLE, 1.0)], []):
+        played.due = due
+        assert "look" in played.round()
+        played.round()
+        assert not played.track.idle(played.cluster.metadata), "rounds go on at the pace of work"
+        played.now += LOOK_SECONDS
+    assert played.now - began == 5 * LOOK_SECONDS
+    waited = []
+    while not waited or waited[-1] < LONGEST_LOOK_SECONDS:
+        before = played.now
+        while "look" not in played.round():
+            played.now += LOOK_SECONDS
+        waited.append(played.now - before)
+    *soon, two, four, eight, sixteen = waited
+    assert set(soon) <= {0.0, LOOK_SECONDS}
+    assert sum(soon) > LIVELY_SECONDS - 4 * LOOK_SECONDS
+    assert [two, four, eight, sixteen] == [2.0, 4.0, 8.0, 16.0]
+    played.round()
+    assert played.track.idle(played.cluster.metadata)
 
 
 def test_a_round_goes_on_while_a_wave_hangs_and_begins_no_second_one(table: SmallCluster) -> None:

@@ -64,7 +64,7 @@ def test_a_command_that_needs_no_spark_starts_without_it_and_without_pandas(grow
     looked = "from epochlake.jobs.cli.main import main; import sys; code = main(['--root', sys.argv[1], 'status']);"
     looked += "print([name for name in ('pyspark', 'pandas') if name in sys.modules], file=sys.stderr); sys.exit(code)"
     done = subprocess.run(
-        [sys.executable, "-c", looked, str(grown.root)], capture_output=True, text=True, env=os.environ, timeout=60
+        [sys.executable, "-c", looked, str(grown.root)], capture_output=True, text=True, env=os.environ, timeout=600
     )
     assert (done.returncode, done.stderr.strip()) == (0, "[]")
 

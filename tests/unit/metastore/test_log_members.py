@@ -18,7 +18,7 @@ from epochlake.metastore.errors import (
 from epochlake.metastore.log import generations
 from epochlake.metastore.log.delta import DeltaLog
 from epochlake.metastore.log.entry import Entry, position_of
-from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain
+from epochlake.metastore.log.epoch_log import AppendConflict, AppendFailed, AppendUncertain, EpochLog
 from epochlake.metastore.log.log_member import LogMember, Sealed
 from epochlake.metastore.log.log_place import LogBelowRoot
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
@@ -160,6 +160,38 @@ def test_a_root_that_comes_back_after_its_recovery_acknowledges_nothing(tmp_path
     other = chain(1, position_of(entries[1]), tag="other")
     append(group, other)
     assert group.open().read(0) == [*entries[:2], *other]
+
+
+@pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.parametrize("committed", [False, True])
+def test_of_two_recoveries_at_once_one_restores_the_root_and_the_other_is_told(
+    tmp_path: Path, delta: bool, committed: bool
+) -> None:
+    """The first one stands still where it opens the root, until the second one has ended, and perhaps commits came."""
+    group = Group(tmp_path, 3, delta=delta)
+    group.reconfigure(0, 1, 2)
+    entries = chain(4)
+    append(group, entries[:3])
+    group.lose_root()
+    group.begin(group.root)
+
+    def overtaken() -> EpochLog:
+        opened = group.logs.open(f"{group.root}/log")
+        group.mover().recover(group.members, lambda: group.logs.open(f"{group.root}/log"))
+        if committed:
+            append(group, entries[3:])
+        return opened
+
+    with pytest.raises(EpochlakeError) as told:
+        group.mover().recover(group.members, overtaken)
+    assert "--resume" not in told.value.hint
+    if not committed:
+        assert isinstance(told.value, StorageUnavailable)
+        assert "metadata describe" in told.value.hint
+        append(group, entries[3:])
+    assert group.open().read(0) == entries
+    group.lose_root()
+    assert group.recover(0, 1, 2) == 4
 
 
 def test_a_copy_whose_making_was_cut_off_stands_in_nobodys_way(tmp_path: Path) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
 from epochlake.metastore.configuration import AUTO, Configuration, ZooKeeperSettings
-from epochlake.metastore.coordination.client import Coordination, Value
+from epochlake.metastore.coordination import published
+from epochlake.metastore.coordination.client import Coordination, Request, Value
 from epochlake.metastore.coordination.publication import EnsembleIdentity, Heard, PublishedEnsemble
 from epochlake.metastore.coordination.published import (
     KEPT_DOCUMENTS,
     KEPT_SEALS,
+    WrongEnsemble,
     keep,
     newest,
+    parse_identity,
     publish,
     with_seal,
 )
@@ -23,6 +28,7 @@ from epochlake.metastore.coordination.whereabouts import Whereabouts
 from epochlake.metastore.errors import CoordinationUnavailable, UnknownFormat
 from epochlake.metastore.root import Root
 from epochlake.placement.errors import EpochlakeError
+from kazoo.client import KazooClient
 
 from tests.support.storages import STORAGE
 
@@ -81,6 +87,8 @@ def test_what_was_published_for_another_cluster_is_passed_over(root: Root) -> No
     assert keep(STORAGE, root.coordination, publication(2, "theirs:2181", cluster_id="c2"))
     assert newest(STORAGE, root.coordination, "c1") == publication(1)
     assert newest(STORAGE, root.coordination, "c3") is None
+    with pytest.raises(CoordinationUnavailable, match=r"of several clusters \(c1, c2\)"):
+        newest(STORAGE, root.coordination)
     known = of(root, "seed:2181")
     assert (known.first(), known.published) == ("zk1:2181", publication(1))
     # One's own that cannot be read is not taken for none, either: nobody would have to prove anything.
@@ -102,16 +110,152 @@ def test_the_seal_that_is_asked_for_is_never_forgotten() -> None:
 
 
 class Asked:
-    """The ensemble, as far as a publication asks it, and how often it was given a seal."""
+    """An ensemble, as far as a publication asks it, and how often it was given a seal."""
 
-    connect_string = "zk1:2181"
-    seals = 0
+    guide = None
+
+    def __init__(self, host: str = "zk1") -> None:
+        self.connect_string = f"{host}:2181"
+        self.seals = 0
+        self._configuration = f"server.1={host}:1:2:participant;{host}:2181\nversion=1"
+        self._identity: Value | None = None
 
     def barrier(self, path: str, timeout: float) -> Value | None:
-        return Value(b"server.1=zk1:1:2:participant;zk1:2181\nversion=1", 0) if path == CONFIGURATION else None
+        return Value(self._configuration.encode(), 0) if path == CONFIGURATION else self._identity
 
-    def call(self, asked: str, request: object) -> None:
+    def call(self, asked: str, request: Request) -> None:
         self.seals += 1
+        request(cast("KazooClient", self))
+
+    @property
+    def identity(self) -> bytes:
+        assert self._identity is not None
+        return self._identity.data
+
+    def change(self) -> None:
+        """Its servers change."""
+        self._configuration = self._configuration.replace("version=1", "version=2")
+
+    def create_async(self, path: str, data: bytes) -> None:
+        assert self._identity is None
+        self._identity = Value(data, 0)
+
+    def set_async(self, path: str, data: bytes, version: int) -> None:
+        assert self._identity is not None
+        assert self._identity.version == version
+        self._identity = Value(data, version + 1)
+
+
+def publishes(ensemble: Asked, root: Root, *, adopt: bool = False, after: int | None = None) -> PublishedEnsemble:
+    made = publish(cast("Coordination", ensemble), STORAGE, root.coordination, "c1", adopt=adopt, after=after)
+    assert made is not None
+    return made
+
+
+class CutOff(Exception):
+    """The process was killed here."""
+
+
+Step = tuple[str, int]
+ADOPTING: tuple[Step, ...] = tuple(
+    (name, 1) for name in ("_configuration", "_require_writable", "_sealed", "keep", "newest")
+)
+PUBLISHING: tuple[Step, ...] = (ADOPTING[0], ("newest", 1), *ADOPTING[1:-1], ("newest", 2))
+"""What a publication does, one after the other, and for which time; at the end it looks whether its own one counts."""
+
+
+def at(step: Step, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Let something happen once, when a publication comes to a step."""
+    name, left = step
+    doing = getattr(published, name)
+
+    def first(*arguments: Any, **named: Any) -> object:
+        nonlocal left
+        left -= 1
+        if not left:
+            happens()
+        return doing(*arguments, **named)
+
+    monkeypatch.setattr(published, name, first)
+
+
+@pytest.mark.parametrize("step", ADOPTING, ids=str)
+def test_who_adopts_an_ensemble_and_stood_still_anywhere_takes_nothing_from_who_has_adopted_another_one(
+    root: Root, monkeypatch: pytest.MonkeyPatch, step: Step
+) -> None:
+    gone, slow, quick = Asked("zk1"), Asked("zk2"), Asked("zk3")
+    first = publishes(gone, root)
+    adopted: list[PublishedEnsemble] = []
+    with monkeypatch.context() as patched:
+        at(step, patched, lambda: adopted.append(publishes(quick, root, adopt=True)))
+        with pytest.raises(WrongEnsemble, match="somebody else has published another ensemble meanwhile, at zk3:2181"):
+            publishes(slow, root, adopt=True, after=first.number)
+    assert newest(STORAGE, root.coordination, "c1") == adopted[0]
+    # It was told, and says so again.
+    assert publishes(slow, root, adopt=True).connect == slow.connect_string
+    with pytest.raises(WrongEnsemble):
+        publishes(quick, root)
+
+
+@pytest.mark.parametrize("step", PUBLISHING, ids=str)
+def test_who_publishes_and_stood_still_anywhere_takes_nothing_from_who_has_adopted_another_ensemble(
+    root: Root, monkeypatch: pytest.MonkeyPatch, step: Step
+) -> None:
+    moved, other = Asked("zk1"), Asked("zk2")
+    publishes(moved, root)
+    moved.change()
+    adopted: list[PublishedEnsemble] = []
+    with monkeypatch.context() as patched:
+        at(step, patched, lambda: adopted.append(publishes(other, root, adopt=True)))
+        with suppress(WrongEnsemble):  # as it finds out before the end, or at the next look
+            publishes(moved, root)
+    assert newest(STORAGE, root.coordination, "c1") == adopted[0]
+    with pytest.raises(WrongEnsemble):
+        publishes(moved, root)
+
+
+@pytest.mark.parametrize(
+    ("steps", "step"),
+    [(steps, step) for steps in (ADOPTING, PUBLISHING) for step in steps],
+    ids=lambda value: "adopts" if value == ADOPTING else "publishes" if value == PUBLISHING else str(value),
+)
+def test_who_is_killed_while_it_publishes_leaves_what_was_or_what_is_to_be(
+    root: Root, monkeypatch: pytest.MonkeyPatch, steps: tuple[Step, ...], step: Step
+) -> None:
+    ensemble = Asked("zk1")
+    before = publishes(ensemble, root)
+    ensemble.change()
+
+    def killed() -> None:
+        raise CutOff
+
+    with monkeypatch.context() as patched:
+        at(step, patched, killed)
+        with pytest.raises(CutOff):
+            publishes(ensemble, root, adopt=steps == ADOPTING)
+    left = newest(STORAGE, root.coordination, "c1")
+    assert left is not None
+    assert left.number == before.number + (step == steps[-1])
+    assert parse_identity(ensemble.identity).refusal(left) == ""
+    again = publishes(ensemble, root, adopt=steps == ADOPTING)
+    assert newest(STORAGE, root.coordination, "c1") == again
+    assert again.version == "2"
+
+
+def test_numbers_go_on_after_what_a_root_has_lost(root: Root) -> None:
+    """Agents that have seen those of before would take the new one for older."""
+    ensemble = Asked()
+    ensemble.guide = of(root, AUTO)  # type: ignore[assignment]
+    assert [publishes(ensemble, root, adopt=True).number for _ in range(3)] == [1, 2, 3]
+    known = of(root, AUTO)
+    assert known.number == 3
+    for path in Path(root.coordination).iterdir():
+        path.unlink()
+    ensemble.guide = known  # type: ignore[assignment]
+    assert publishes(ensemble, root).number == 4
+    made = publish(cast("Coordination", Asked()), STORAGE, root.coordination, "c1", adopt=True, beyond=8)
+    assert made is not None
+    assert made.number == 9
 
 
 def test_an_ensemble_gets_no_seal_where_nothing_can_be_published(root: Root) -> None:
@@ -165,19 +309,25 @@ def test_what_a_server_has_to_know_is_read_when_it_answers(root: Root) -> None:
 
 
 def test_others_are_asked_when_nobody_answers_and_need_not_know(root: Root) -> None:
-    said = [Heard(publication(3, "zk3:2181"), ("zk4:2181",))]
+    said = [
+        Heard(publication(2, "zk2:2181"), ("zk5:2181",)),
+        Heard(publication(3, "zk3:2181"), ("zk4:2181",)),
+        Heard(publication(9, "theirs:2181", cluster_id="c2"), ("theirs2:2181",)),
+    ]
 
-    def others() -> Heard:
+    def others() -> list[Heard]:
         if not said:
             raise EpochlakeError("no agent answers")
-        return said[0]
+        return said
 
     configuration = Configuration(root=root.uri, zookeeper=ZooKeeperSettings(connect=AUTO))
     known = Whereabouts(configuration, STORAGE, "c1", others)
-    assert (known.first(), known.published) == ("zk3:2181,zk4:2181", publication(3, "zk3:2181"))
+    assert (known.first(), known.published) == ("zk3:2181,zk5:2181,zk4:2181", publication(3, "zk3:2181"))
+    with pytest.raises(CoordinationUnavailable, match="was not published"):
+        Whereabouts(configuration, STORAGE, None, others).first()
     # What the root says goes before, also where it has gone back.
     assert keep(STORAGE, root.coordination, publication(1))
-    everywhere = "zk1:2181,zk3:2181,zk4:2181"
+    everywhere = "zk1:2181,zk3:2181,zk5:2181,zk4:2181"
     assert (known.look(), known.published) == (everywhere, publication(1))
     said.clear()
     assert known.look() == everywhere, "what was heard once is not forgotten"

@@ -49,7 +49,8 @@ def ensemble(*members: Server, version: int = 9) -> EnsembleConfiguration:
         (servers(1, 2), servers(1, 2, 4), True),
         ([], servers(1, 2, 4), True),
         (servers(1, 2, 4, host="moved"), servers(1, 2), True),
-        (None, servers(1, 2, 4), GONE),
+        # Its directory is gone: prepared anew it has no part in an election before it has followed.
+        (None, servers(1, 2, 4), True),
         (servers(1, 2, 4), servers(1, 4, host="moved"), "server 4 is at moved4:2888:3888 already"),
         (servers(1, 2, 4), None, False),
         (None, None, SILENT),
@@ -109,8 +110,11 @@ def test_the_data_of_an_ensemble_in_whose_place_another_was_set_up_is_refused() 
 
 def test_a_server_that_has_lost_what_it_stored_does_not_vote() -> None:
     there = Stored(tuple(servers(1, 2, 4)), 9, emptied=True)
+    members = ensemble(servers(1)[0], servers(2)[0].as_role(OBSERVER), FOUR)
+    assert has_to_be_prepared(FOUR, there, members) is True
+    partly = Stored(tuple(servers(1, 2, 4)), 9, emptied=True, remains=True)
     with pytest.raises(InvalidRequest, match=GONE) as refused:
-        has_to_be_prepared(FOUR, there, ensemble(servers(1)[0], servers(2)[0].as_role(OBSERVER), FOUR))
+        has_to_be_prepared(FOUR, partly, members)
     assert "`epochlake metadata reconfigure --coordination 1 2:observer`" in (refused.value.hint or "")
     with pytest.raises(InvalidRequest, match=LOST):
         has_to_be_prepared(FOUR, there, None)
@@ -134,8 +138,10 @@ def test_a_directory_tells_whether_what_its_server_stored_is_gone(tmp_path: Path
     require_data(STORAGE, str(tmp_path), FOUR, members)
     (place / "snapshot.0").unlink()
     assert stored(STORAGE, str(tmp_path)).emptied
+    assert stored(STORAGE, str(tmp_path)).remains
     (place / "log.100000001").unlink()
     assert stored(STORAGE, str(tmp_path)).emptied
+    assert not stored(STORAGE, str(tmp_path)).remains
     for name in ("currentEpoch", "acceptedEpoch"):
         (place / name).unlink()
     place.rmdir()
@@ -150,6 +156,18 @@ def test_a_directory_tells_whether_what_its_server_stored_is_gone(tmp_path: Path
     # Whoever prepares it anew, for an ensemble that is set up anew, has said so.
     write_server_files(STORAGE, str(tmp_path), FOUR, ())
     assert stored(STORAGE, str(tmp_path)) == Stored((FOUR,))
+
+
+def test_who_is_prepared_for_an_ensemble_that_answers_elects_nobody_without_data(tmp_path: Path) -> None:
+    settings, trusted = tmp_path / STATIC, tmp_path / "data" / "initialize"
+    for follows in (False, True, True, False):
+        trusted.parent.mkdir(exist_ok=True)
+        trusted.touch()
+        write_server_files(STORAGE, str(tmp_path), FOUR, servers(1, 2), follows=follows)
+        said = settings.read_text(encoding="latin-1").splitlines()
+        assert said.count("db.autocreate=false") == follows
+        assert sum(line.startswith("dynamicConfigFile=") for line in said) == 1
+        assert trusted.exists() is not follows
 
 
 def test_a_member_begins_as_what_the_ensemble_says_that_it_is(tmp_path: Path) -> None:

@@ -129,7 +129,24 @@ def test_a_token_is_one_word_of_sixteen_characters_or_more(tmp_path: Path) -> No
             token_of(str(file))
 
 
-@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:x", "host:99999", "host:-1", "host:٣"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "host",
+        ":1",
+        "host:",
+        "host:x",
+        "host:99999",
+        "host:-1",
+        "host:٣",
+        "http://host:1",
+        "a b:1",
+        "a\r\nb:1",
+        "ä:1",
+        "u@h:1",
+    ],
+)
 def test_what_is_no_address_is_told(address: str) -> None:
     with pytest.raises(InvalidRequest, match="no address"):
         split_address(address)
@@ -142,7 +159,15 @@ def test_what_is_no_address_is_told(address: str) -> None:
         (["--listen", "127.0.0.1:0", "--found"], 2, "address that stays"),
         (["--tls-key", "x"], 2, "--tls-authority"),
         (["--seed", "nowhere"], 2, "no address"),
+        (["--seed", "127.0.0.1:0"], 2, "has no port"),
+        (["--advertise", "0.0.0.0:7610"], 2, "others cannot call at"),
+        (["--advertise", "[::]:7610"], 2, "others cannot call at"),
+        (["--advertise", "h1:0"], 2, "has no port"),
+        (["--name", "../n1"], 2, "no name of a node"),
+        (["--name", "n\n1"], 2, "no name of a node"),
+        (["--name", "n" * 256], 2, "no name of a node"),
         (["--volume", "d1"], 2, "NAME=URI"),
+        (["--volume", "d1=/a", "--volume", "d1=/b"], 2, "given twice"),
         (["--token-file", "/nowhere"], 2, "cannot be read"),
     ],
 )

@@ -26,9 +26,9 @@ from epochlake.jobs.agent.coordination_server import (
     next_pause,
 )
 from epochlake.jobs.agent.documents import AgentState, LogSeen, nodes_seen
-from epochlake.jobs.agent.home import Home
+from epochlake.jobs.agent.home import TAG, Home
 from epochlake.jobs.agent.membership import Peer
-from epochlake.jobs.agent.messages import PROTOCOL, Introduction, Seen
+from epochlake.jobs.agent.messages import PROTOCOL, Introduction, Seen, Tag
 from epochlake.jobs.agent.metrics import metrics_text
 from epochlake.jobs.agent.running import main
 from epochlake.jobs.cli.text.agents import agent_shown
@@ -117,6 +117,21 @@ def test_what_is_in_the_way_of_a_start_is_told_and_is_no_start(tmp_path: Path, m
     monkeypatch.setattr(coordination_server, "PREPARING_SECONDS", 0.0)
     late = scripted(tmp_path, monkeypatch, "import time\ntime.sleep(600)")
     assert until(late, lambda seen: bool(seen.reason)).reason == "it was not ready to be started within 0 s"
+
+
+def test_a_server_is_told_of_which_cluster_its_agent_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the root there may be what another cluster has published."""
+    program = "import json, sys\nprint(json.dumps({'reason': ' '.join(sys.argv[1:])}))"
+    blank = until(scripted(tmp_path, monkeypatch, program), is_waiting)
+    assert "--cluster" not in blank.reason
+    home = Home(tmp_path / "home")
+    home.write(TAG, Tag("lake", "c1"))
+    member = until(scripted(tmp_path, monkeypatch, program), is_waiting)
+    assert member.reason.endswith("--cluster c1. ") or member.reason.endswith("--cluster c1")
+    (home.directory / f"{TAG}.json").write_bytes(b"rotten")
+    damaged = until(scripted(tmp_path, monkeypatch, program), is_waiting)
+    assert "is not what was written there" in damaged.reason
+    assert damaged.starts == 0
 
 
 def test_a_server_that_heeds_no_signal_is_gone_when_its_agent_ends(

@@ -6,6 +6,8 @@ import errno
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,25 @@ def test_two_agents_never_run_in_one_home(home: Home) -> None:
         other.lock()
     home.release()
     other.lock()
+
+
+def test_threads_that_write_a_document_at_once_each_write_it_whole(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    synced = os.fsync
+
+    def slow(handle: int) -> None:
+        if threading.current_thread() is not threading.main_thread() and not begun.is_set():
+            begun.set()
+            assert may_end.wait(60)
+        synced(handle)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(home.write, TAG, TAG_1)
+        assert begun.wait(60)
+        home.write(TAG, TAG_2)
+        assert home.read(TAG, Tag) == TAG_2
+        may_end.set()
+        late.result(60)
+    assert home.read(TAG, Tag) == TAG_1
+    assert [path.name for path in home.directory.iterdir()] == ["tag.json"]

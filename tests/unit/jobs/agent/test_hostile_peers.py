@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,12 @@ from epochlake.jobs.agent.documents import Health
 from epochlake.jobs.agent.home import TAG
 from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
 from epochlake.jobs.agent.http_server import HttpServer, Request, Response
+from epochlake.jobs.agent.initialising import Prepare, Ready
+from epochlake.jobs.agent.joining import NOBODY
 from epochlake.jobs.agent.messages import LARGEST, PROTOCOL, Answer, Call, Introduction, Refusal, Seen, Sighting, Tag
 from epochlake.jobs.agent.routes import OPEN_TO_ALL, Routes
+
+changed = msgspec.structs.replace
 
 MINE, OTHER = Tag("lake", "id-of-the-lake"), Tag("sea", "2")
 STRANGER = Introduction("x" * 8, "n9", "127.0.0.1:9", None, PROTOCOL, "0.1.0")
@@ -125,6 +130,10 @@ REFUSED: dict[str, tuple[bytes, int, str]] = {
     "a long name": (call(msgspec.structs.replace(STRANGER, name="n" * 300)), 400, "malformed"),
     "no address": (call(msgspec.structs.replace(STRANGER, address="nowhere")), 400, "malformed"),
     "a counter without end": (call(msgspec.structs.replace(STRANGER, counter=2**60)), 400, "malformed"),
+    "features without end": (call(msgspec.structs.replace(STRANGER, features=("f" * 99,) * 999)), 400, "malformed"),
+    "a long version": (call(msgspec.structs.replace(STRANGER, product_version="1" * 999)), 400, "malformed"),
+    "a long tag": (call(msgspec.structs.replace(STRANGER, tag=Tag("t", "t" * 999))), 400, "malformed"),
+    "an address of two lines": (call(msgspec.structs.replace(STRANGER, address="a\r\nb:1")), 400, "malformed"),
     "too many sightings": (call(sightings=(Sighting("a", "a", "a:1", Seen.ALIVE, 0),) * 17), 400, "malformed"),
 }
 
@@ -303,8 +312,24 @@ def test_an_agent_knocks_for_others_only_at_doors_of_agents_that_it_knows(tmp_pa
         (lambda call: Answer(msgspec.structs.replace(STRANGER, tag=OTHER), call.nonce), "belongs to cluster sea"),
         (lambda call: Answer(STRANGER, "n-0"), "answer to another call"),
         (lambda call: {"hello": 1}, "cannot be understood"),
+        (lambda call: Answer(changed(STRANGER, name="../n1"), call.nonce), "no name of a node"),
+        (lambda call: Answer(changed(STRANGER, counter=2**60), call.nonce), "below 2**53"),
+        (lambda call: Answer(changed(STRANGER, features=("f" * 99,) * 999), call.nonce), "all features"),
+        (lambda call: Answer(changed(STRANGER, product_version="1" * 999), call.nonce), "a version"),
+        (lambda call: Answer(STRANGER, call.nonce, (Sighting("a", "a", "a\r\nb:1", Seen.ALIVE, 0),)), "no address"),
+        (lambda call: Answer(STRANGER, call.nonce, known=("a" * 300 + ":1",)), "255 characters"),
     ],
-    ids=["another cluster", "replayed", "rubbish"],
+    ids=[
+        "another cluster",
+        "replayed",
+        "rubbish",
+        "a name that is a path",
+        "a counter without end",
+        "features without end",
+        "a long version",
+        "a strange address",
+        "a long address",
+    ],
 )
 def test_an_answer_of_no_friend_is_not_believed(tmp_path: Path, said: Callable[[Call], object], why: str) -> None:
     async def lies(request: Request) -> Response:
@@ -401,3 +426,149 @@ def test_what_is_no_answer_is_said_in_words_of_ours(sent: bytes, said: str) -> N
         assert str(failed.value) == f"the agent at {address} cannot be asked: {said}"
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        (Refusal("unknown-target", "there is no agent known at the target"), None),
+        (Refusal("token", "it has no token"), "do not talk: it has no token"),
+    ],
+    ids=["a helper that does not know whom it is to reach", "no token"],
+)
+def test_a_refusal_is_said_in_its_words_where_it_is_about_the_two_and_until_nobody_is_there(
+    tmp_path: Path, why: Refusal, said: str | None
+) -> None:
+    async def refuses(request: Request) -> Response:
+        return Response(409, msgspec.json.encode(why))
+
+    async def scene(served: Served) -> None:
+        other = HttpServer(refuses)
+        address = f"127.0.0.1:{await other.start('127.0.0.1', 0)}"
+        try:
+            assert await served.agent.reach(address, "/probe-for", "127.0.0.1:9") is None
+        finally:
+            await other.stop()
+        problems = served.agent.state().problems
+        assert problems == ((f"the agent at {address} and this one {said}",) if said is not None else ())
+        assert await served.agent.reach(address) is None
+        assert served.agent.state().problems == ()
+
+    play(tmp_path, scene)
+
+
+def test_two_agents_of_which_one_runs_in_a_copy_of_the_others_home_both_say_so_and_only_as_long_as_it_is_so(
+    tmp_path: Path,
+) -> None:
+    """Neither knows where the other is: somebody who has heard both tells them."""
+
+    async def served_in(home: Path) -> tuple[Agent, HttpServer]:
+        agent = opened(AgentSettings(home=str(home), address="127.0.0.1:0", name="n3", period=0.05), HttpClient())
+        server = HttpServer(Routes(agent).answer)
+        agent.address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        return agent, server
+
+    async def until(agent: Agent, says: bool) -> None:
+        async with asyncio.timeout(120):
+            while any("one of their homes is a copy" in problem for problem in agent.state().problems) is not says:
+                await asyncio.sleep(0.01)
+
+    async def scene(served: Served) -> None:
+        first, first_server = await served_in(tmp_path / "n3")
+        shutil.copytree(tmp_path / "n3", tmp_path / "copy")
+        copied, copied_server = await served_in(tmp_path / "copy")
+        assert first.identity == copied.identity
+        assert await first.reach(served.agent.address, "/handshake") is not None
+        assert await copied.reach(served.agent.address, "/handshake") is not None
+        greeting = [asyncio.ensure_future(agent._greet()) for agent in (first, copied)]
+        try:
+            for agent in (first, copied):
+                await until(agent, True)
+            greeting[1].cancel()
+            await copied_server.stop()
+            await until(first, False)
+        finally:
+            for task in greeting:
+                task.cancel()
+            await first_server.stop()
+            await copied_server.stop()
+            for agent in (first, copied):
+                agent.home.release()
+
+    play(tmp_path / "n1", scene)
+
+
+def test_an_agent_that_has_moved_is_not_taken_for_a_copy(tmp_path: Path) -> None:
+    async def scene(served: Served) -> None:
+        for address in ("127.0.0.1:7", "127.0.0.1:8"):
+            sender = changed(STRANGER, address=address)
+            _, body = await served.post("/handshake", call(sender))
+        told = [one for one in msgspec.json.decode(body, type=Answer).sightings if one.agent_id == STRANGER.agent_id]
+        assert told[0].address == "127.0.0.1:7"
+        _, body = await served.post("/handshake", call(sender))
+        told = [one for one in msgspec.json.decode(body, type=Answer).sightings if one.agent_id == STRANGER.agent_id]
+        assert {one.address for one in told} <= {"127.0.0.1:8"}
+        # The agent itself calls there once, and finds nobody.
+        served.agent.met_itself("127.0.0.1:9")
+        greeting = asyncio.ensure_future(served.agent._greet())
+        async with asyncio.timeout(120):
+            while served.agent._elsewhere:
+                await asyncio.sleep(0.01)
+        greeting.cancel()
+        assert served.agent.state().problems == ()
+
+    play(tmp_path, scene)
+
+
+def test_another_agent_that_says_it_is_on_the_same_node_is_named(tmp_path: Path) -> None:
+    async def scene(served: Served) -> None:
+        await served.post("/handshake", call(changed(STRANGER, name="n1", address="127.0.0.1:8")))
+        assert served.agent.state().problems == ("the agent at 127.0.0.1:8 says that it is on node n1 as well",)
+
+    play(tmp_path, scene)
+
+
+def test_who_wants_to_join_and_meets_two_clusters_asks_neither_and_says_so(tmp_path: Path) -> None:
+    async def scene(served: Served) -> None:
+        agent = served.agent
+        agent.tag = None
+        assert (agent._members(), agent._why_nobody()) == ((), NOBODY)
+        for number, tag in enumerate((MINE, OTHER, MINE), start=1):
+            who = changed(STRANGER, agent_id=str(number), name=f"m{number}", address=f"127.0.0.1:{number}", tag=tag)
+            assert (await served.post("/handshake", call(who)))[0] == 200
+        assert agent._members() == ()
+        said = f"members of several clusters answer ({OTHER.id} at 127.0.0.1:2, {MINE.id} at 127.0.0.1:1)"
+        assert agent._why_nobody().startswith(said)
+        agent.membership.peers["2"].seen = Seen.UNREACHABLE
+        assert agent._members() == ("127.0.0.1:1", "127.0.0.1:3")
+
+    play(tmp_path, scene)
+
+
+def test_an_init_asks_the_agent_of_a_name_that_answers_and_names_the_addresses_where_several_do(
+    tmp_path: Path,
+) -> None:
+    async def scene(served: Served) -> None:
+        agent = served.agent
+        asked = Prepare(agent.introduction(), "n-1", "r", "/r")
+        assert (await agent._prepare("n9", asked)) == Refusal("unknown", "no agent of this name is known here")
+
+        async def ready(request: Request) -> Response:
+            return Response(200, msgspec.json.encode(Ready("n-1")))
+
+        other = HttpServer(ready)
+        address = f"127.0.0.1:{await other.start('127.0.0.1', 0)}"
+        try:
+            agent.heard(Call(STRANGER, "n"))
+            agent.heard(Call(changed(STRANGER, agent_id="anew", address=address), "n"))
+            why = await agent._prepare("n9", asked)
+            assert isinstance(why, Refusal)
+            assert address in why.reason
+            assert STRANGER.address in why.reason
+            # The one of before, whose home was cleared.
+            agent.membership.peers[STRANGER.agent_id].seen = Seen.UNREACHABLE
+            assert await agent._prepare("n9", asked) == Ready("n-1")
+        finally:
+            await other.stop()
+
+    play(tmp_path, scene)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import msgspec
@@ -194,3 +195,34 @@ def test_two_calls_at_once_begin_one_cluster(agents: Cluster) -> None:
     answers = asyncio.run(both())
     assert len(agents.log) <= 1
     assert sum(answer.outcome is InitOutcome.RUNNING for answer in answers) == len(agents.log)
+
+
+def test_a_node_that_two_inits_ask_at_once_is_ready_for_one_of_them(
+    agents: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one asks while the first one is being written down, and has not found it in the home."""
+    begun, may_end = threading.Event(), threading.Event()
+    written = Home.write
+
+    def slow(self: Home, document: str, value: Prepared) -> None:
+        begun.set()
+        assert may_end.wait(60)
+        written(self, document, value)
+
+    monkeypatch.setattr(Home, "write", slow)
+    sender = Introduction("n2", "n2", "n2:1", None, PROTOCOL, "1")
+
+    async def scene() -> list[Refusal | Ready]:
+        first = asyncio.ensure_future(agents.agents["n1"].prepare(Prepare(sender, "n-1", "init-1", "/lake")))
+        assert await asyncio.to_thread(begun.wait, 60)
+        second = asyncio.ensure_future(agents.agents["n1"].prepare(Prepare(sender, "n-2", "init-2", "/lake")))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        may_end.set()
+        return [await first, await second]
+
+    first, second = asyncio.run(asyncio.wait_for(scene(), 120))
+    assert first == Ready("n-1")
+    assert isinstance(second, Refusal)
+    assert second.code == "init-open"
+    assert (agents.homes["n1"].read(INIT, Prepared) or Prepared()).request_id == "init-1"
