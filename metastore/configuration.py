@@ -59,7 +59,9 @@ class ZooKeeperSettings(msgspec.Struct, frozen=True):
         str, Meta(pattern="^/", description="The znode under which everything is kept; one for each cluster.")
     ] = "/epochlake"
     session_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="After so long without a sign of life ZooKeeper frees a process's locks.")
+        float,
+        # ZooKeeper is told milliseconds in 32 bits.
+        Meta(gt=0, le=2_000_000, description="After so long without a sign of life ZooKeeper frees a process's locks."),
     ] = 10.0
     embedded_linger_seconds: Annotated[
         float, Meta(ge=0, description="How long the embedded server outlives the last process that used it.")
@@ -95,7 +97,9 @@ class LogSettings(msgspec.Struct, frozen=True):
         int, Meta(ge=0, description="Epochs between two snapshots of the metadata: what catching up replays; 0: none.")
     ] = 500
     commit_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="How long a commit may wait, unless its caller says otherwise.")
+        float,
+        # As much as a caller may say (`committing/arguments.py`): locks cannot wait for ever by a number.
+        Meta(gt=0, le=1e9, description="How long a commit may wait, unless its caller says otherwise."),
     ] = 120.0
     poll_seconds: Annotated[
         float, Meta(gt=0, description="How often a follower looks at the log in case a watch was lost.")
@@ -430,6 +434,8 @@ def expected(kind: Any) -> str:
         words += f", at least {meta.ge}"
     if meta.gt is not None:
         words += f", above {meta.gt}"
+    if meta.le is not None:
+        words += f", at most {meta.le:,.0f}"
     if meta.min_length:
         words += ", not empty"
     if meta.pattern:

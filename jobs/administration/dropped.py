@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from epochlake.jobs.administration.durations import require_kept_for
+from epochlake.jobs.administration.right_clocks import apart
 from epochlake.jobs.replicas.opening import open_all
 from epochlake.metastore.committing.changes import Call, Change, Options, Preparation
 from epochlake.metastore.committing.committer import Committed
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 def drop_table(cluster: Cluster, full_name: str, *, keep_seconds: float = 0.0, **options: Unpack[Options]) -> Committed:
     """Drop a table. Until vacuum comes, and for `keep_seconds` at least, `restore_table` brings it back.
 
-    After that vacuum deletes its files. Raises Rejected for an unknown table, InvalidRequest for more than a thousand
-    years.
+    After that vacuum deletes its files. Raises Rejected for an unknown table, and (not-restorable) by a clock that is
+    more than half an hour behind that of the root's storage; InvalidRequest for more than a thousand years.
     """
     return cluster.commit(TableDrop(full_name, keep_seconds), **options)
 
@@ -80,6 +81,25 @@ class TableDrop(Change[ShelveTable], frozen=True):
     def plan(self, metadata: ClusterMetadata, call: Call) -> ShelveTable:
         require_kept_for(f"dropped table {self.full_name}", self.keep_seconds)
         return ShelveTable(metadata.table(self.full_name).table_id, self.full_name, self.keep_seconds)
+
+    def preparation(self, metastore: Metastore) -> Preparation[ShelveTable]:
+        return _DroppedNow(metastore)
+
+
+class _DroppedNow(Preparation[ShelveTable]):
+    """A table is kept for so long after the log says that it was dropped, by a clock: not by one of long ago."""
+
+    def __init__(self, metastore: Metastore) -> None:
+        self._metastore = metastore
+
+    def prepare(self, event: ShelveTable, metadata: ClusterMetadata) -> None:
+        ahead, said = apart(self._metastore)
+        if ahead < 0:
+            raise Rejected(
+                Code.NOT_RESTORABLE,
+                f"{said}, so vacuum would take {event.name} for one that was dropped that long ago, and delete it",
+                hint="Set the clock that is wrong, and do it again; nothing was changed",
+            )
 
 
 class TableRestoration(Change[RestoreTable], frozen=True):

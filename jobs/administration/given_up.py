@@ -6,6 +6,7 @@ still read it, so it waits for their leases; whoever begins later does not know 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -132,8 +133,12 @@ def _history(metastore: Metastore) -> tuple[dict[TableId, Table], dict[TableId, 
     dropped: dict[TableId, int] = {}
     shelved: dict[TableId, int] = {}
     times: dict[int, int] = {}
+    now, newest = time.time_ns() // 1000, 0
     for entry in metastore.log().read(0):
-        times[entry.epoch] = entry.committed_at // 1000
+        # Who commits has a clock of its own. Nothing was committed before what stands before it, whatever that clock
+        # says, unless the one before was ahead.
+        newest = max(newest, entry.committed_at if entry.committed_at <= now else 0)
+        times[entry.epoch] = max(newest, entry.committed_at) // 1000
         if entry.event == CreateTable.kind():
             event = entry.decode()
             assert isinstance(event, CreateTable)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 import msgspec
 import numpy as np
 from epochlake.jobs.administration.columns import parse_columns
-from epochlake.jobs.administration.times_to_live import Duration, first_lifetime, whole_seconds
+from epochlake.jobs.administration.times_to_live import Duration, first_lifetime, require_right_clock, whole_seconds
 from epochlake.jobs.gate.check_expressions import new_check
 from epochlake.jobs.gate.generated_expressions import with_generated
 from epochlake.jobs.replicas.reachability import THREADS, Probed, probe
@@ -258,7 +258,7 @@ class TableCreation(Change[CreateTable], frozen=True, dict=True):
         return event
 
     def preparation(self, metastore: Metastore) -> Preparation[CreateTable]:
-        return _ReplicaTables(metastore.storage)
+        return _ReplicaTables(metastore)
 
 
 def strategy_of(replication: Mapping[str, int], asked: str | None = None) -> str:
@@ -369,11 +369,13 @@ def replicas_by_volume(metadata: ClusterMetadata) -> dict[VolumeId, int]:
 class _ReplicaTables(Preparation[CreateTable]):
     """The replica tables of a new table. They stay when the commit fails: empty tables that no metadata names."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, metastore: Metastore) -> None:
+        self._metastore = metastore
 
     def prepare(self, event: CreateTable, metadata: ClusterMetadata) -> None:
-        _create_replicas(self._storage, event, metadata)
+        if event.table.lifetimes:
+            require_right_clock(self._metastore, event.table.full_name)
+        _create_replicas(self._metastore.storage, event, metadata)
 
     def still_prepared(self, event: CreateTable, then: ClusterMetadata, now: ClusterMetadata) -> bool:
         """Whether the replica tables that were made on the metadata `then` are all that the table needs now."""

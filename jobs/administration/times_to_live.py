@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from epochlake.jobs.administration.altering import ReplicasNotFenced, fence_replicas
+from epochlake.jobs.administration.right_clocks import apart
 from epochlake.metastore.committing.changes import Call, Change, Options, Preparation
 from epochlake.metastore.committing.committer import Committed
 from epochlake.metastore.errors import Rejected
@@ -106,6 +107,7 @@ class _Fenced(Preparation[AlterTimeToLive]):
         self._event: AlterTimeToLive | None = None
 
     def prepare(self, event: AlterTimeToLive, metadata: ClusterMetadata) -> None:
+        require_right_clock(self._metastore, event.name)
         self._event = event
 
     def still_prepared(self, event: AlterTimeToLive, then: ClusterMetadata, now: ClusterMetadata) -> bool:
@@ -125,6 +127,19 @@ class _Fenced(Preparation[AlterTimeToLive]):
                 "before, on some replicas only",
                 hint=f"`epochlake repair {event.name}` makes the replicas alike",
             )
+
+
+def require_right_clock(metastore: Metastore, table: str) -> None:
+    """Reject a change by a clock that the storage of the root contradicts: one that is ahead would be told as made, and
+    wait for its time while rows go on to expire; by one that is behind, rows that have expired would come back.
+    """
+    ahead, said = apart(metastore)
+    if ahead:
+        raise Rejected(
+            Code.INVALID_TTL,
+            f"{said}, so nobody can say from when on rows of {table} expire otherwise",
+            hint="Set the clock that is wrong, and do it again; nothing was changed",
+        )
 
 
 def _number(table: Table, name: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -133,7 +134,14 @@ def _filter(text: str, table: Table) -> pc.Expression:
             f"the filter {text!r} cannot be read: its value {value!r} looks like one more filter",
             hint=f"{_ONLY_AND}. Put a text that reads like this in quotes",
         )
-    return _COMPARED[sign](field, value_of(column, value))
+    compared = value_of(column, value)
+    if pa.types.is_floating(compared.type) and math.isnan(compared.as_py()):
+        # Arrow finds no row by it, and by != each; Spark takes NaN for equal to itself and greater than all numbers.
+        raise InvalidRequest(
+            f"the filter {text!r} compares with NaN, which is neither equal to a number, nor before or after it",
+            hint="Choose among the rows that were read: isnan in SQL, pyarrow.compute.is_nan",
+        )
+    return _COMPARED[sign](field, compared)
 
 
 def _column(name: str, table: Table) -> Column:

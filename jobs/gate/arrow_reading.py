@@ -242,7 +242,20 @@ def _needed(table: Table, where: object, declared: pa.Schema) -> tuple[str, ...]
         raise InvalidRequest(
             f"this filter cannot be applied to rows of table {table.full_name}: {words_of(error)}", hint=hint
         ) from error
-    return tuple(name for name in declared.names if not _applies(where, one.drop_columns([name])))
+    return tuple(_needed_of(declared.names, where, one))
+
+
+def _needed_of(names: Sequence[str], where: pc.Expression, rows: pa.Table) -> list[str]:
+    """Those of `names` without which a filter cannot be applied to rows, in their order.
+
+    Halves that a filter does without are left at once: a table may have thousands of columns, and a filter names few.
+    """
+    if not names or _applies(where, rows.drop_columns(list(names))):
+        return []
+    if len(names) == 1:
+        return list(names)
+    half = len(names) // 2
+    return _needed_of(names[:half], where, rows) + _needed_of(names[half:], where, rows)
 
 
 def _counts_columns(where: pc.Expression) -> bool:

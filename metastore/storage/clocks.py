@@ -27,6 +27,33 @@ def behind(storage: Storage, root_uri: str) -> int | None:
 
     None as well where the storage does not say: then nobody knows better than this machine.
     """
+    there = _told(storage, root_uri)
+    # After the storage has told: what stands still in between makes this clock look ahead, which deletes less.
+    ahead = _now() - (there or 0)
+    if there is None or ahead <= MARGIN_MICROS:
+        return None
+    logger.warning(
+        "the clock of this machine is %d seconds ahead of that of %s, which counts: see which one is right",
+        ahead // 1_000_000,
+        root_uri,
+    )
+    return there
+
+
+def ahead_of(storage: Storage, root_uri: str) -> int:
+    """By how many microseconds the clock of this machine is certainly ahead of that of a root's storage; less than 0
+    where it is behind. 0 where it may be the same, or the storage does not say.
+    """
+    before = _now()
+    there = _told(storage, root_uri)
+    if there is None:
+        return 0
+    # The storage told at some moment in between, however long that was.
+    return max(before - there, 0) or min(_now() - there, 0)
+
+
+def _told(storage: Storage, root_uri: str) -> int | None:
+    """What time it is for a root's storage, microseconds since 1970; None where it does not say."""
     uri = places.join(root_uri, NAME)
     try:
         if not storage.touch(uri):
@@ -35,13 +62,8 @@ def behind(storage: Storage, root_uri: str) -> int | None:
     except StorageUnavailable as error:
         logger.info("the time of %s cannot be told: %s", root_uri, error)
         return None
-    # After the storage has told: what stands still in between makes this clock look ahead, which deletes less.
-    ahead = time.time_ns() // 1000 - (there or 0) * 1000
-    if there is None or ahead <= MARGIN_MICROS:
-        return None
-    logger.warning(
-        "the clock of this machine is %d seconds ahead of that of %s, which counts: see which one is right",
-        ahead // 1_000_000,
-        root_uri,
-    )
-    return there * 1000
+    return None if there is None else there * 1000
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

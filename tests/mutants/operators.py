@@ -66,4 +66,11 @@ MUTANTS = (
         "        return True\n",
         (f"{TTL}::test_a_change_that_was_held_up_is_planned_again_and_one_that_comes_too_late_says_so",),
     ),
+    Mutant(
+        "a time to live begins by whatever clock there is",
+        "jobs/administration/times_to_live.py",
+        "    if ahead:\n",
+        "    if ahead > 2**62:\n",
+        (f"{TTL}::test_no_time_to_live_begins_by_a_clock_that_the_root_contradicts",),
+    ),
 )

@@ -154,6 +154,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a filter of no column": (["query", TABLE, "--where", "tail = 3"], "has no column tail"),
     "a value of another type": (["query", TABLE, "--where", "delay > late"], "'late' is no double"),
     "a value that is null": (["query", TABLE, "--where", "carrier = NULL"], "Write carrier is null"),
+    "a value that is no number": (["query", TABLE, "--where", "delay != NaN"], "'delay != NaN' compares with NaN"),
     "two filters in one": (["query", TABLE, "--where", "carrier = UA or carrier = AA"], "looks like one more filter"),
     "more than null": (["query", TABLE, "--where", "delay is null now"], "'now' follows 'is null'"),
     "half a key": (["query", TABLE, "--key", "carrier=UA"], "column flight (int) is missing"),

@@ -58,6 +58,23 @@ def test_a_vacuum_whose_clock_has_jumped_ahead_leaves_what_is_kept(
     assert rows_of(cluster) == ROWS
 
 
+def test_no_table_is_dropped_by_a_clock_of_long_ago_as_vacuum_would_come_for_it_at_once(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, real = table.cluster, time.time_ns
+    with monkeypatch.context() as late:
+        late.setattr(time, "time_ns", lambda: real() - 30 * 86_400 * 10**9)
+        with pytest.raises(Rejected, match="seconds behind that of") as refused:
+            administration.drop_table(cluster, TABLE, keep_seconds=7 * 86_400.0)
+        assert refused.value.code == Code.NOT_RESTORABLE
+        # Somebody whose clock is right may find this one in front of the log, and be committed by it.
+        late.setattr("epochlake.jobs.administration.right_clocks.ahead_of", lambda storage, root: 0)
+        administration.drop_table(cluster, TABLE, keep_seconds=7 * 86_400.0)
+    sweep(cluster)
+    administration.restore_table(cluster, TABLE)
+    assert rows_of(cluster) == ROWS
+
+
 def test_a_dropped_table_comes_back_with_its_rows_its_options_and_its_batches(table: SmallCluster) -> None:
     cluster = table.cluster
     administration.keep_history(cluster, TABLE, 60.0)

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from epochlake.jobs.gate import standing
+from epochlake.jobs.gate import arrow_reading, standing
 from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed, RowsUnreadable
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas import sections
@@ -27,6 +27,7 @@ from epochlake.jobs.testing.rows import shown
 from epochlake.metastore.announcing import stored_leases
 from epochlake.metastore.configuration import Configuration, PipelineSettings
 from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.errors import InvalidRequest
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
@@ -95,6 +96,18 @@ def test_a_scan_shows_what_was_written_replaced_and_deleted(cluster: SmallCluste
     for number in range(-1, 101):
         row = cluster.cluster.get(FLIGHTS, number)
         assert row == ({"id": number, "note": expected[number]} if number in expected else None)
+
+
+def test_what_a_filter_reads_is_found_by_few_tries_among_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"c{number}" for number in range(1_000)]
+    columns = tuple(Column(name, "bigint", nullable=name != "c0") for name in names)
+    table = Table("id-wide", "air", "wide", columns, ("c0",))
+    tries = []
+    applies = arrow_reading._applies
+    monkeypatch.setattr(arrow_reading, "_applies", lambda *given: tries.append(given) or applies(*given))
+    where = (pc.field("c7") > 3) | (pc.field("c991") < pc.field("c500"))
+    assert arrow_reading.question(table, ["c3"], where).asked.needed == ("c7", "c500", "c991")
+    assert len(tries) < 100
 
 
 def test_lookups_scans_and_plain_merging_never_disagree(

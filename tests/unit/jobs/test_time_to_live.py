@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.administration import times_to_live
+from epochlake.jobs.administration import right_clocks, times_to_live
 from epochlake.jobs.administration.altering import ReplicasNotFenced
 from epochlake.jobs.administration.past_rows import changed_rows, rollback
 from epochlake.jobs.cluster import Cluster
@@ -76,6 +76,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> It
     monkeypatch.setattr(compaction, "live_leases", lambda cluster: [])
     # Time passes for the root as it does here, though its files have the times of the machine.
     monkeypatch.setattr(compaction, "behind", lambda storage, root: None)
+    monkeypatch.setattr(right_clocks, "ahead_of", lambda storage, root: 0)
     monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
     with grow(tmp_path) as grown:
         yield grown
@@ -399,6 +400,28 @@ def test_a_compaction_whose_clock_has_jumped_ahead_drops_no_row_that_others_show
     assert (shown(visits), stored(visits)) == (set(), 11), "what had expired before the jump may go another time"
     clock.forward(-60 * DAY)
     assert shown(visits) == {*range(10)}
+
+
+@pytest.mark.parametrize(("days", "said"), [(60, "ahead of"), (-5, "behind")])
+def test_no_time_to_live_begins_by_a_clock_that_the_root_contradicts(
+    visits: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch, days: int, said: str
+) -> None:
+    put(visits, clock, (1, 0), (2, 2 * DAY))
+    before = visits.metadata.epoch
+    monkeypatch.setattr(right_clocks, "ahead_of", clocks.ahead_of)
+    clock.forward(days * DAY)
+    for change in (
+        lambda: administration.set_ttl(visits, TABLE, "seen", timedelta(days=90)),
+        lambda: administration.drop_ttl(visits, TABLE),
+        lambda: administration.create_table(visits, "air.late", COLUMNS, ["id"], tablets=1, ttl=("seen", DAY)),
+    ):
+        with pytest.raises(Rejected, match=f"seconds {said} that of") as refused:
+            change()
+        assert refused.value.code == Code.INVALID_TTL
+    clock.forward(-days * DAY)
+    assert (visits.catch_up().epoch, shown(visits)) == (before, {1})
+    administration.set_ttl(visits, TABLE, "seen", timedelta(days=90))
+    assert shown(visits) == {1}, "what has expired stays so"
 
 
 def test_files_of_nothing_but_expired_rows_are_a_reason_to_compact_once(visits: Cluster, clock: Clock) -> None:

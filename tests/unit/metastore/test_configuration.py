@@ -78,6 +78,8 @@ def test_a_root_that_is_absolute_stays_as_it_is(uri: str, tmp_path: Path) -> Non
         ("[log]\ncompact_every = 1.5", "[log] compact_every is 1.5, expected a whole number, at least 2."),
         ("[log]\ncompact_every = 0", "[log] compact_every is 0, expected a whole number, at least 2."),
         ("[log]\npoll_seconds = 0", "[log] poll_seconds is 0, expected a number, above 0."),
+        ("[log]\ncommit_timeout_seconds = inf", "is inf, expected a number, above 0, at most 1,000,000,000."),
+        ("[zookeeper]\nsession_timeout_seconds = 3e6", "is 3000000.0, expected a number, above 0, at most 2,000,000."),
         ("[pipeline]\nconsistency = 'QUORM'", '[pipeline] consistency is "QUORM", expected one of "ONE", "TWO"'),
         ("[coordinator]\nstreaming = 'fork'", 'is "fork", expected one of "threads", "spark", "agents".'),
         ("[zookeeper]\npath = 'x'", '[zookeeper] path is "x", expected a text that starts with "/".'),

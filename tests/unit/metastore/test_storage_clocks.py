@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from epochlake.metastore.errors import StorageUnavailable
-from epochlake.metastore.storage.clocks import MARGIN_MICROS, NAME, behind
+from epochlake.metastore.storage.clocks import MARGIN_MICROS, NAME, ahead_of, behind
 from epochlake.metastore.storage.storage import Storage, StorageSettings
 
 DAY_NS = 86_400 * 10**9
@@ -36,3 +36,24 @@ def test_a_root_that_does_not_say_its_time_is_no_trouble(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Storage, "write_bytes", full)
     assert behind(Storage(StorageSettings()), str(tmp_path)) is None
+    assert ahead_of(Storage(StorageSettings()), str(tmp_path)) == 0
+
+
+def test_clocks_are_apart_by_what_lies_before_and_after_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, real, told = Storage(StorageSettings()), time.time_ns, Storage.modified_ms
+    minute, day = 60 * 10**6, DAY_NS // 1000
+    assert abs(ahead_of(storage, str(tmp_path))) < minute
+    for days in (8, -8):
+        monkeypatch.setattr(time, "time_ns", lambda days=days: real() + days * DAY_NS)
+        assert abs(ahead_of(storage, str(tmp_path)) - days * day) < minute
+
+    def stood_still(*given: str) -> int | None:
+        answer = told(storage, *given)
+        monkeypatch.setattr(time, "time_ns", lambda: real() + DAY_NS)
+        return answer
+
+    monkeypatch.setattr(time, "time_ns", real)
+    monkeypatch.setattr(storage, "modified_ms", stood_still)
+    assert abs(ahead_of(storage, str(tmp_path))) < minute, "a process that stood still for a day has the right clock"
