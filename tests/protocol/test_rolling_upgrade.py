@@ -51,8 +51,14 @@ class Agent(AgentProcess):
         self.home.parent.mkdir(parents=True, exist_ok=True)
         with open(self.home.parent / f"{self.name}.out", "ab") as out:
             command = [sys.executable, "-P", "-m", "epochlake.jobs.agent", *self.words]
+            # Where no file of settings is: an earlier release refuses sections that it does not know.
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.release.environment
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=self.home.parent,
+                env=self.release.environment,
             )
 
 

@@ -56,6 +56,13 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path
     assert {"epochlake/__init__.py", "epochlake/py.typed"} <= held
 
 
+def test_an_image_is_built_of_what_a_wheel_is_built_of_and_nothing_else() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    kept = [line.removeprefix("!") for line in lines if line.startswith("!")]
+    assert [line for line in lines if line and not line.startswith(("#", "!"))] == ["*", "**/__pycache__"]
+    assert sorted(kept) == sorted([*INSTALLED_AS, *FILES])
+
+
 def test_public_names_work_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
