@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -347,14 +347,10 @@ class Cluster(Store):
         docs/changes.md says all of it. Raises Rejected (no-changes), ChangesGone where the position is not kept any
         more, or is of another stream, InvalidRequest for what is no position, StorageUnavailable.
         """
+        from epochlake.jobs.gate.change_before import rows_as_of
         from epochlake.jobs.gate.change_streaming import Changes, require_switches
-        from epochlake.jobs.gate.moments import moment_of
 
         require_switches(before=before)
-
-        def as_of(names: Sequence[str], keys: pa.Table, time: int) -> pa.Table:
-            return self.scan(table, columns=names, keys=keys, as_of=moment_of(time)).read_all()
-
         return Changes(
             self,
             table,
@@ -364,7 +360,7 @@ class Cluster(Store):
             columns=columns,
             late=late,
             follow=follow,
-            as_of=as_of if before else None,
+            as_of=rows_as_of(self) if before else None,
             generation=generation,
             stream=stream,
         )

@@ -106,6 +106,17 @@ def rename_keyspace(cluster: Cluster, name: str, new_name: str, **options: Unpac
     return cluster.commit(KeyspaceRename(name, new_name), **options)
 
 
+def _lifetime(full_name: str, ttl: object) -> tuple[str, int]:
+    """A column and how long after it rows expire. Raises InvalidRequest for what is not the two of them."""
+    match ttl:
+        case (str() as column, duration):
+            return column, whole_seconds(duration, full_name)
+    raise InvalidRequest(
+        f"{ttl!r} does not say by which column of {full_name} rows expire, and when",
+        hint='Give the two of them: ("at", 3600), or ("at", timedelta(hours=1))',
+    )
+
+
 def create_table(
     cluster: Cluster,
     full_name: str,
@@ -134,7 +145,7 @@ def create_table(
         append_only=append_only,
         tablets=tablets,
         checks=dict(checks) if checks else msgspec.UNSET,
-        ttl=msgspec.UNSET if ttl is None else (ttl[0], whole_seconds(ttl[1])),
+        ttl=msgspec.UNSET if ttl is None else _lifetime(full_name, ttl),
     )
     committed = cluster.commit(change, **options)
     if change.planned:

@@ -6,10 +6,11 @@ committed: a compaction that does not know of it drops what has expired by what 
 
 from __future__ import annotations
 
+import operator
 import time
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, SupportsIndex, Unpack
 
 from epochlake.jobs.administration.altering import ReplicasNotFenced, fence_replicas
 from epochlake.jobs.administration.right_clocks import apart
@@ -41,7 +42,7 @@ def set_ttl(cluster: Cluster, full_name: str, column: str, duration: Duration, *
     Raises Rejected (unknown-column, invalid-ttl, nothing-to-do), InvalidRequest for a duration that is none, and
     ReplicasNotFenced where too few replicas answer: calling again with the same `request_id` waits once more.
     """
-    return cluster.commit(TtlSetting(full_name, column, whole_seconds(duration)), **options)
+    return cluster.commit(TtlSetting(full_name, column, whole_seconds(duration, full_name)), **options)
 
 
 def drop_ttl(cluster: Cluster, full_name: str, **options: Unpack[Options]) -> Committed:
@@ -49,12 +50,23 @@ def drop_ttl(cluster: Cluster, full_name: str, **options: Unpack[Options]) -> Co
     return cluster.commit(TtlDrop(full_name), **options)
 
 
-def whole_seconds(duration: Duration) -> int:
-    """A duration in seconds. Raises InvalidRequest for parts of a second, and for what is no duration."""
+def whole_seconds(duration: object, of: str = "") -> int:
+    """A duration in seconds; `of`: the table whose rows have it. Raises InvalidRequest for parts of a second, and for
+    what is no duration.
+    """
     given = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 1 or given != given // 1:
-        raise InvalidRequest(f"rows cannot live for {duration!r} seconds", hint="Give whole seconds, 1 or more")
-    return int(given)
+    seconds = 0
+    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
+        seconds = operator.index(given)
+    elif isinstance(given, float) and given == given // 1:
+        seconds = int(given)
+    if seconds < 1:
+        said = f"{duration!r} seconds" if isinstance(duration, int | float) else repr(duration)
+        raise InvalidRequest(
+            f"rows{f' of {of}' if of else ''} cannot live for {said}",
+            hint="Give whole seconds, 1 or more, or a timedelta: 3600, or timedelta(hours=1)",
+        )
+    return seconds
 
 
 def first_lifetime(table: Table, column: str, seconds: int) -> tuple[TimeToLive, ...]:

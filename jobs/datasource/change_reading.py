@@ -19,10 +19,16 @@ from epochlake.jobs.datasource.errors import as_spark_says
 from epochlake.jobs.datasource.given_schema import Given
 from epochlake.jobs.datasource.options import ReadOptions
 from epochlake.jobs.gate.arrow_reading import question
-from epochlake.jobs.gate.change_before import BEFORE, RowsBefore, require_replaced_rows, with_before, with_keys
+from epochlake.jobs.gate.change_before import (
+    BEFORE,
+    RowsBefore,
+    require_replaced_rows,
+    rows_as_of,
+    with_before,
+    with_keys,
+)
 from epochlake.jobs.gate.change_parts import StreamPart, gone, part_of, require_finished
 from epochlake.jobs.gate.change_streaming import OpenStream, end_of_part, open_stream, require_same, written_at
-from epochlake.jobs.gate.moments import moment_of
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_readers import Reader, Readers, require_same_part
 from epochlake.jobs.replicas.change_reading import (
@@ -35,6 +41,7 @@ from epochlake.jobs.replicas.change_reading import (
 )
 from epochlake.jobs.replicas.schema import WRITTEN_AT
 from epochlake.metastore.metadata.cluster import ClusterMetadata
+from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN, Interval
@@ -171,8 +178,8 @@ class _Changes:
             # Most tasks need none: the rows before are among the changes.
             return opened.enter_context(self._options.open())
 
-        def as_of(names: Sequence[str], keys: pa.Table, time: int) -> pa.Table:
-            return cluster().scan(wanted.table.full_name, columns=names, keys=keys, as_of=moment_of(time)).read_all()
+        def as_of(table: Table, names: Sequence[str], keys: pa.Table, time: int) -> pa.Table:
+            return rows_as_of(cluster())(table, names, keys, time)
 
         before = RowsBefore(partition.storage, index, wanted.table, columns, as_of, wanted.within)
         told = [wanted.schema.field(name) for name in columns]

@@ -76,6 +76,10 @@ def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = F
     return pa.table(columns), Fitted(casts, tuple(filled), defaults)
 
 
+_REFUSED = (pa.ArrowException, ValueError, OverflowError, LookupError)
+"""What is raised for a value that another type, or Python, cannot have: also for a zone that nobody knows."""
+
+
 def cast_without_loss(values: pa.ChunkedArray, wanted: pa.DataType) -> tuple[pa.ChunkedArray | None, list[int]]:
     """The values as another type, or the numbers of the first rows that this would change."""
     if pa.types.is_dictionary(values.type):
@@ -112,6 +116,8 @@ def _cast(values: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
 
 def _is_same(values: pa.ChunkedArray, found: pa.ChunkedArray) -> bool:
     """Whether nothing is lost: cast back, each value is what it was."""
+    if pa.types.is_null(values.type):
+        return found.null_count == len(found)  # whatever that is a column of
     if pa.types.is_nested(values.type) or pa.types.is_nested(found.type):
         return _is_same_within(_alone(values), _alone(found))
     if pa.types.is_temporal(values.type) != pa.types.is_temporal(found.type) and not (
@@ -139,6 +145,8 @@ def _is_same_within(values: pa.Array, found: pa.Array) -> bool:
     Arrow casts what is in them with less care: it drops fields, rounds, and takes a time without a zone for UTC.
     """
     if not pa.types.is_nested(values.type):
+        if pa.types.is_nested(found.type) and not pa.types.is_null(values.type):
+            return False
         return _is_same(pa.chunked_array([values]), pa.chunked_array([found]))
     if values.type.id != found.type.id and not (_is_list(values.type) and _is_list(found.type)):
         return False
@@ -196,7 +204,7 @@ def _one(value: pa.Scalar, wanted: pa.DataType) -> pa.Scalar | None:
             return found[0]
         if _is_text(value.type):
             return found[0] if _reads_the_same(value.as_py(), found[0]) else None
-    except (pa.ArrowException, ValueError, OverflowError):
+    except _REFUSED:
         pass
     return None
 
@@ -232,4 +240,7 @@ def _would_lose(column: Column, given: pa.ChunkedArray, lost: list[int], first_r
 def _shown(value: pa.Scalar) -> str:
     """A value for people. A time by Arrow: Python's own has no nanoseconds."""
     of_time = pa.types.is_timestamp(value.type) or pa.types.is_time(value.type)
-    return str(value.cast(pa.string())) if of_time and value.is_valid else repr(value.as_py())
+    try:
+        return str(value.cast(pa.string())) if of_time and value.is_valid else repr(value.as_py())
+    except _REFUSED:
+        return f"a {value.type} that Python has no word for"

@@ -103,7 +103,7 @@ def value_of(column: Column, text: str, advice: str = _ONLY_AND) -> pa.Scalar:
     value = text[1:-1] if quoted else text
     try:
         return pa.scalar(value).cast(arrow_type(column.type))
-    except pa.ArrowException:
+    except (pa.ArrowException, UnicodeEncodeError):
         raise InvalidRequest(
             f"{value!r} is no {column.type}, as column {column.name} is",
             hint="Write a moment with its zone: 2013-01-01T10:00:00Z" if column.type == "timestamp" else advice,

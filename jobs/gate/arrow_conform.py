@@ -5,14 +5,16 @@ The rule is the one of DataFrames (fitting.py). No value changes: what the decla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.jobs.gate.fitting import canonical, is_same_type, misfit, require_fitting_columns, wrong_type
 from epochlake.jobs.gate.generated_expressions import row_generation
-from epochlake.jobs.gate.python_values import UnfitValue, array_of
+from epochlake.jobs.gate.python_values import UnfitValue, array_of, shown
 from epochlake.jobs.replicas.file_columns import filled
 from epochlake.jobs.replicas.generated_rows import NotGenerated, completed
 from epochlake.jobs.replicas.struct_columns import as_declared, fields_of
@@ -23,6 +25,14 @@ from msgspec import UNSET
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_REFUSED = (pa.ArrowException, OverflowError, TypeError, ValueError)
+"""What Arrow raises for values of Python, and of pandas, that it cannot have."""
+
+_CORRECT = "Correct this value, or leave its row out"
+
+_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def conform_arrow(rows: object, table: Table) -> pa.Table:
@@ -75,13 +85,39 @@ def source_of(rows: object, table: Table) -> pa.Table:
         given = _of_mappings(rows, table, table.columns)
         for name in names:
             if name not in declared:
-                try:
-                    values = pa.array([row.get(name) for row in rows])
-                except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-                    raise misfit(table, [f"column {name} of the source: {words_of(error)}"]) from error
+                values = _inferred([row.get(name) for row in rows], name, table)
                 given = given.set_column(given.column_names.index(name), name, values)
         return given
-    return _given(rows, table, table.columns)
+    given = _given(rows, table, table.columns)
+    return pa.table({name: _taken_apart(given.column(name)) for name in given.column_names}) if _once(given) else given
+
+
+def _once(given: pa.Table) -> bool:
+    """Whether each name is that of one column: what else is wrong is said later."""
+    return len(set(given.column_names)) == len(given.column_names)
+
+
+def _inferred(values: Sequence[object], name: str, table: Table) -> pa.Array:
+    """Values with the type that Arrow gives them. Raises InvalidRequest naming the column, and a value where it can."""
+    try:
+        return pa.array(values)
+    except _REFUSED as error:
+        said = f"column {name} of the source has values that are of no one type ({words_of(error)})"
+        for value in values:
+            try:
+                pa.array([value])
+            except _REFUSED:
+                said = f"column {name} of the source has {shown(value)}, which is no value of a column"
+                break
+        raise misfit(table, [said], hint="Give it as a pyarrow.Table, with the type that is meant") from error
+
+
+def _taken_apart(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values as a type that Arrow can choose from and compute with: views, as Polars gives them, and runs are none."""
+    if pa.types.is_run_end_encoded(values.type):
+        values = pc.run_end_decode(values)
+    plain = _PLAIN.get(values.type)
+    return values if plain is None else values.cast(plain)
 
 
 def held(rows: object) -> object:
@@ -132,13 +168,30 @@ def _of_pandas(frame: pd.DataFrame, table: Table, columns: Sequence[Column]) -> 
     for number, name in enumerate(names):
         series = frame.iloc[:, number]
         if series.dtype != object:
-            arrays.append(pa.array(series, from_pandas=True))
+            arrays.append(_of_series(series, name, table, columns))
         elif name in declared:
-            values = [None if missing else value for value, missing in zip(series, series.isna(), strict=True)]
-            arrays.append(_of_values(values, declared[name], table, columns))
+            arrays.append(_of_values(_without_missing(series), declared[name], table, columns))
         else:
             arrays.append(pa.nulls(len(frame)))
     return pa.table(arrays, names=names)
+
+
+def _of_series(series: pd.Series[Any], name: str, table: Table, columns: Sequence[Column]) -> pa.Array:
+    try:
+        return pa.array(series, from_pandas=True)
+    except _REFUSED as error:
+        said = f"column {name} is {series.dtype} of pandas, which Arrow cannot have: {words_of(error)}"
+        hint = f'Say which type is meant: frame["{name}"].astype(…)'
+        raise misfit(table, [said], columns, hint=hint) from error
+
+
+def _without_missing(series: pd.Series[Any]) -> list[object]:
+    """The values of a column, None where pandas takes one for missing."""
+    try:
+        missing = series.isna()
+    except InvalidOperation:  # of a decimal that is a signalling NaN, which fits no column
+        return list(series)
+    return [None if gone else value for value, gone in zip(series, missing, strict=True)]
 
 
 def _of_values(values: Sequence[object], column: Column, table: Table, columns: Sequence[Column]) -> pa.Array:
@@ -148,7 +201,8 @@ def _of_values(values: Sequence[object], column: Column, table: Table, columns: 
     try:
         return array_of(values, arrow_type(column.type))
     except UnfitValue as error:
-        raise misfit(table, [f"column {column.name} is {canonical(column.type)}: {error}"], columns) from error
+        said = f"column {column.name} is {canonical(column.type)}: {error}"
+        raise misfit(table, [said], columns, hint=_CORRECT) from error
 
 
 def _as_declared(given: pa.Table, table: Table, columns: Sequence[Column]) -> pa.Table:
@@ -180,8 +234,13 @@ def _cast(values: pa.ChunkedArray, column: Column, table: Table) -> pa.ChunkedAr
     wanted = arrow_type(column.type)
     # Arrow hands over empty pieces at places that their buffers do not have, and fails to put these together.
     values = pa.chunked_array([piece for piece in values.chunks if len(piece)], values.type)
-    if values.type == wanted:
-        return values
+    if values.type != wanted:
+        values = _widened(values, wanted, column, table)
+    _require_digits(values, column, table)
+    return values
+
+
+def _widened(values: pa.ChunkedArray, wanted: pa.DataType, column: Column, table: Table) -> pa.ChunkedArray:
     try:
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
@@ -192,19 +251,48 @@ def _cast(values: pa.ChunkedArray, column: Column, table: Table) -> pa.ChunkedAr
         raise misfit(table, [f"{problem}: {words_of(error)}"]) from error
 
 
+def _require_digits(values: pa.ChunkedArray, column: Column, table: Table) -> None:
+    """That decimals have no more digits than their type says: Arrow takes any for granted, and no reader could have
+    them. Raises InvalidRequest.
+    """
+    for decimals in _decimals(values):
+        limit = Decimal(1).scaleb(decimals.type.precision - decimals.type.scale)
+        for one in pc.min_max(decimals).as_py().values():
+            if one is not None and not -limit < one < limit:
+                digits = decimals.type.precision - decimals.type.scale
+                said = f"{shown(one)} is too large: it has more than {digits} digits before the point"
+                raise misfit(table, [f"column {column.name} is {canonical(column.type)}: {said}"], hint=_CORRECT)
+
+
+def _decimals(values: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """The decimals that are in values, at any depth; what is null above them may be among them."""
+    kind = values.type
+    if pa.types.is_decimal(kind):
+        yield values
+    elif pa.types.is_list(kind):
+        yield from _decimals(pc.list_flatten(values))
+    elif pa.types.is_map(kind):
+        yield from _decimals(pa.chunked_array([piece.keys for piece in values.chunks], kind.key_type))
+        yield from _decimals(pa.chunked_array([piece.items for piece in values.chunks], kind.item_type))
+    elif pa.types.is_struct(kind):
+        for number in range(kind.num_fields):
+            yield from _decimals(pc.struct_field(values, [number]))
+
+
 def _not_rows(rows: object, table: Table, columns: Sequence[Column], row: int | None = None) -> InvalidRequest:
     """The error for what are no rows; `columns`: those that are asked for, `row`: the number of one that is none."""
     kind = type(rows).__name__
     of_spark = _module(rows) == "pyspark"
     whose = "keys" if len(columns) < len(table.columns) else "rows"
+    names = ", ".join(column.name for column in columns)
+    example = ", ".join(f'"{column.name}": …' for column in columns)
     return InvalidRequest(
         f"{f'the {whose}' if row is None else f'row {row} of the {whose}'} for table {table.full_name} "
-        f"{'are' if row is None else 'is'} a {kind}{' of Spark' if of_spark else ''}, and have to be of Arrow, of "
-        "pandas, or a list of dicts",
+        f"{'are' if row is None else 'is'} {'an' if kind[:1] in 'aeiouAEIO' else 'a'} {kind}"
+        f"{' of Spark' if of_spark else ''}, and have to be of Arrow, of pandas, or a list of dicts",
         hint="Write it with cluster.pipeline(…, spark)"
         if of_spark
-        else f"Give a pyarrow.Table with {'the columns' if columns[1:] else 'the column'} "
-        f"{', '.join(column.name for column in columns)}",
+        else f"Give [{{{example}}}], or a pyarrow.Table with {'the columns' if columns[1:] else 'the column'} {names}",
     )
 
 

@@ -13,20 +13,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.gate.expiry import bounds_of, live_rows
+from epochlake.jobs.gate.moments import moment_of
 from epochlake.jobs.replicas.change_entries import ChangeEntry
 from epochlake.jobs.replicas.change_index import ChangeIndex, ChangesGone
 from epochlake.jobs.replicas.change_reading import CHANGE, DELETE, LATE, Wanted, changes_of
 from epochlake.jobs.replicas.row_values import bare_rows
 from epochlake.jobs.replicas.schema import WRITTEN_AT
+from epochlake.metastore.errors import Rejected
+from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage.storage import Storage
-from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.errors import InvalidRequest, words_of
+from epochlake.placement.rejections import Code
 from epochlake.placement.tokens import Interval
 from numpy.typing import NDArray
 
@@ -34,8 +40,87 @@ BEFORE = "_before"
 
 Key = tuple[object, ...]
 
-AsOf = Callable[[Sequence[str], pa.Table, int], pa.Table]
-"""Reads columns of the rows with some keys, as of a time in microseconds since 1970."""
+AsOf = Callable[[Table, Sequence[str], pa.Table, int], pa.Table]
+"""Reads columns of the rows of a table with some keys, as of a time in microseconds since 1970. The table, its columns
+and those of the keys are called as they were when the table was known.
+"""
+
+
+class Scans(Protocol):
+    """What reads tables by the names of now: a `Cluster`."""
+
+    def catch_up(self) -> ClusterMetadata:
+        """The metadata of now."""
+
+    def scan(self, table: str, *, columns: Sequence[str], keys: pa.Table, as_of: datetime) -> pa.RecordBatchReader:
+        """Rows as they were."""
+
+
+def rows_as_of(cluster: Scans) -> AsOf:
+    """Reads rows of a table as it was known, whatever it and its columns are called by now.
+
+    A name may be that of another column by now. What is made raises Rejected where a column was dropped, or has got a
+    type whose values do not fit back, and as `Cluster.scan`.
+    """
+
+    def read(known: Table, names: Sequence[str], keys: pa.Table, time: int) -> pa.Table:
+        while True:
+            now = cluster.catch_up().schema.tables.get(known.table_id)
+            if now is None:
+                raise Rejected(Code.UNKNOWN_TABLE, f"{known.full_name} was dropped since its changes were asked for")
+            called = _names_now(known, now, [*names, *keys.column_names])
+            there = keys.rename_columns([called[name] for name in keys.column_names])
+            columns = [called[name] for name in names]
+            try:
+                rows = cluster.scan(now.full_name, columns=columns, keys=there, as_of=moment_of(time)).read_all()
+            except (InvalidRequest, Rejected):
+                if _is_as_it_was(now, cluster):
+                    raise
+                continue
+            # A scan is of the columns that it finds.
+            if _is_as_it_was(now, cluster):
+                return _as_known(known, rows.select(columns).rename_columns(list(names)))
+
+    return read
+
+
+def _is_as_it_was(table: Table, cluster: Scans) -> bool:
+    now = cluster.catch_up().schema.tables.get(table.table_id)
+    return now is not None and (now.version, now.full_name) == (table.version, table.full_name)
+
+
+def _names_now(known: Table, now: Table, names: Sequence[str]) -> dict[str, str]:
+    """By the name that each of these columns was known by what it is called now. Raises Rejected where one is gone."""
+    there = {column.column_id: column.name for column in now.numbered}
+    found = {column.name: there.get(column.column_id) for column in known.numbered if column.name in names}
+    gone = [name for name, called in found.items() if called is None]
+    if gone:
+        raise _altered(known, f"{', '.join(gone)} was dropped")
+    return {name: called for name, called in found.items() if called is not None}
+
+
+def _as_known(known: Table, rows: pa.Table) -> pa.Table:
+    """Rows with the types that their columns had; what was widened since, where the values fit."""
+    schema = question(known, rows.column_names).asked.schema
+    for field in schema:
+        found = rows.schema.field(field.name).type
+        # Arrow gives nulls for fields of structs that are called otherwise.
+        if found != field.type and pa.types.is_nested(field.type):
+            raise _altered(known, f"{field.name} has become another type")
+    try:
+        return rows.cast(schema)
+    except pa.ArrowInvalid as error:
+        raise _altered(
+            known, f"a wider type has a value that the one of before cannot hold: {words_of(error)}"
+        ) from error
+
+
+def _altered(table: Table, what: str) -> Rejected:
+    return Rejected(
+        Code.SCHEMA_CHANGED,
+        f"the columns of {table.full_name} have changed since these changes were asked for: {what}",
+        hint="Ask for the changes again, after the `bookmark` of these",
+    )
 
 
 class RowsBefore:
@@ -157,7 +242,7 @@ class RowsBefore:
         wanted = set(keys)
         here = pa.array([key in wanted for key in self._keys_of(changes)], pa.bool_())
         given = pa.Table.from_batches([changes.select(self._key).filter(here)])
-        return self._as_of(self._rows.schema.names, given, time)
+        return self._as_of(self._table, self._rows.schema.names, given, time)
 
     def _keys_of(self, rows: pa.RecordBatch | pa.Table) -> list[Key]:
         keys = bare_rows(rows.select(self._key))

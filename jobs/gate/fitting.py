@@ -101,14 +101,15 @@ def wrong_type(column: Column, given: str) -> str:
     return f"column {column.name} is {canonical(column.type)}, not {canonical(given)}"
 
 
-def misfit(table: Table, problems: Sequence[str], columns: Sequence[Column] = ()) -> InvalidRequest:
-    """The error for rows with these problems; `columns`: those that were asked for, where these are not all."""
+def misfit(table: Table, problems: Sequence[str], columns: Sequence[Column] = (), hint: str = "") -> InvalidRequest:
+    """The error for rows with these problems; `columns`: those that were asked for, where these are not all. `hint`:
+    what else to do than to give other columns.
+    """
     keys = bool(columns) and len(columns) < len(table.columns)
+    asked = f"the primary key ({', '.join(table.primary_key)})" if keys else "exactly the table's columns"
     return InvalidRequest(
         f"these {'keys' if keys else 'rows'} do not fit table {table.full_name}: {'; '.join(problems)}",
-        hint=f"Give the primary key ({', '.join(table.primary_key)}), each column cast to its type"
-        if keys
-        else "Give exactly the table's columns, each cast to its type",
+        hint=hint or f"Give {asked}, each cast to its type",
     )
 
 

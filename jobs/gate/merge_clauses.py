@@ -81,7 +81,7 @@ def require_fitting_clauses(clauses: Sequence[Clause], table: Table) -> None:
     for clause in clauses:
         if clause.values == EVERYTHING:
             continue
-        unknown = [name for name in clause.values if name not in names]
+        unknown = [str(name) for name in clause.values if name not in names]
         if unknown:
             problems = [f"table {table.full_name} has no column {', '.join(unknown)}", *what_became(table, unknown)]
             raise InvalidRequest("; ".join(problems), hint=f"It has {', '.join(names)}")
@@ -123,7 +123,10 @@ def asked(clauses: Sequence[Clause]) -> str:
                 "" if clause.condition is None else f"if {expression_of(clause.condition)}",
                 EVERYTHING
                 if clause.values == EVERYTHING
-                else ", ".join(f"{name}: {expression_of(value)}" for name, value in sorted(clause.values.items())),
+                else ", ".join(
+                    f"{name}: {expression_of(value, f'a merge sets column {name} to ')}"
+                    for name, value in sorted(clause.values.items())
+                ),
             )
         )
         for clause in clauses

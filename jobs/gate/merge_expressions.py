@@ -14,7 +14,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from epochlake.placement.errors import InvalidRequest
+from epochlake.jobs.gate.python_values import shown
+from epochlake.placement.errors import InvalidRequest, words_of
 
 SOURCE, TARGET = "source.", "target."
 
@@ -36,16 +37,36 @@ _COMPARED: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = 
 _COMPUTED = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked}
 
 
-def expression_of(what: object) -> pc.Expression:
-    """What a text says, an expression of Arrow as it is, and any other value as itself. Raises InvalidRequest."""
+_REFUSED = (pa.ArrowException, OverflowError, TypeError, ValueError)
+"""What Arrow raises for a value that no column can have."""
+
+
+def expression_of(what: object, whose: str = "a merge is given ") -> pc.Expression:
+    """What a text says, an expression of Arrow as it is, and any other value as itself. Raises InvalidRequest, which
+    begins with `whose` where it is about such a value.
+    """
     if isinstance(what, pc.Expression):
         return what
     if isinstance(what, str):
         return _Reader(what).read()
     try:
         return pc.scalar(what)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InvalidRequest(f"{what!r} is no value of a column: {error}") from error
+    except _REFUSED as error:
+        raise InvalidRequest(
+            f"{whose}{shown(what)}, which is no value of a column ({words_of(error)})",
+            hint="Give a value that the column can hold, a text over source.NAME and target.NAME, or an expression of "
+            "pyarrow.compute",
+        ) from error
+
+
+def _number(word: str, kind: Callable[[str], Decimal | int]) -> pc.Expression:
+    try:
+        return pc.scalar(kind(word))
+    except _REFUSED as error:
+        raise InvalidRequest(
+            f"the number {word if len(word) <= 60 else word[:57] + '…'} of a merge is larger than any column can hold",
+            hint="Whole numbers go up to 9223372036854775807, and others have 76 digits",
+        ) from error
 
 
 class _Reader:
@@ -100,7 +121,7 @@ class _Reader:
             return None
         if len(self._words) > 1 and self._words[1][1] in _COMPUTED:
             return None
-        return pc.scalar(Decimal(self._words.pop(0)[1]))
+        return _number(self._words.pop(0)[1], Decimal)
 
     def _sum(self) -> pc.Expression:
         found = self._product()
@@ -123,7 +144,7 @@ class _Reader:
                 side, _, name = word.partition(".")
                 return pc.field(f"{side.lower()}.{name.strip('`')}")
             case "number", _:
-                return pc.scalar(Decimal(word) if "." in word else int(word))
+                return _number(word, Decimal if "." in word else int)
             case "text", _:
                 return pc.scalar(word[1:-1].replace("''", "'"))
             case "word", ("true" | "false") as truth:

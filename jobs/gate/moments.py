@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from epochlake.placement.errors import InvalidRequest
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = (datetime.min.replace(tzinfo=UTC) - _BEGINNING) // timedelta(microseconds=1)
+_LAST = (datetime.max.replace(tzinfo=UTC) - _BEGINNING) // timedelta(microseconds=1)
 _HINT = "Say the zone: 2013-01-01T10:00:00Z, or datetime(2013, 1, 1, 10, tzinfo=timezone.utc)"
 
 
@@ -24,7 +26,10 @@ def micros_of(moment: object) -> int:
         raise InvalidRequest(f"{moment!r} is no time", hint=f"Give a text in ISO 8601 or a datetime. {_HINT}")
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise InvalidRequest(f"the time {moment.isoformat(' ')} has no zone", hint=_HINT)
-    return (moment - _BEGINNING) // timedelta(microseconds=1)
+    micros = (moment - _BEGINNING) // timedelta(microseconds=1)
+    if not _FIRST <= micros <= _LAST:
+        raise InvalidRequest(f"the time {moment.isoformat(' ')} is not within the years 1 to 9999 of UTC", hint=_HINT)
+    return micros
 
 
 def moment_of(micros: int) -> datetime:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Context, Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,12 @@ from epochlake.placement.errors import words_of
 
 _EXACT = Context(prec=100)
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
+
+_REFUSED = (pa.ArrowException, OverflowError, TypeError, ValueError)
+"""What Arrow raises for values that it cannot have."""
+
+_EXACT_UP_TO = {pa.float32(): 2**24, pa.float64(): 2**53}
+"""Up to there each whole number is one of a type with a point."""
 
 _Fit = Callable[[object], object]
 """A value that is not null as Arrow shall have it. Raises UnfitValue."""
@@ -29,10 +35,17 @@ class UnfitValue(Exception):
 def array_of(values: Sequence[object], type_: pa.DataType) -> pa.Array:
     """The values as an array of one of the types that arrow_types.py gives; None is null. Raises UnfitValue."""
     fit = _fit_for(type_)
+    fitting = [None if value is None else fit(value) for value in values]
     try:
-        return pa.array([None if value is None else fit(value) for value in values], type_, from_pandas=False)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise UnfitValue(words_of(error)) from error
+        return pa.array(fitting, type_, from_pandas=False)
+    except _REFUSED:
+        # Arrow does not say which one it means, and has words of its own for the rest.
+        for value, one in zip(values, fitting, strict=True):
+            try:
+                pa.array([one], type_, from_pandas=False)
+            except _REFUSED as error:
+                raise _unfit(value, f"none that can be stored: {words_of(error)}") from error
+        raise
 
 
 def _fit_for(type_: pa.DataType) -> _Fit:
@@ -43,7 +56,9 @@ def _fit_for(type_: pa.DataType) -> _Fit:
     if pa.types.is_struct(type_):
         return _struct_of({field.name: _fit_for(field.type) for field in type_})
     if pa.types.is_decimal(type_):
-        return _decimal_of(type_.scale)
+        return _decimal_of(type_.precision, type_.scale)
+    if pa.types.is_integer(type_):
+        return _whole_of(type_.bit_width)
     if pa.types.is_timestamp(type_):
         return _moment_in_a_zone if type_.tz else _moment_without_zone
     return _FITS[type_]
@@ -55,31 +70,54 @@ def _boolean(value: object) -> object:
     raise _unfit(value, "neither true nor false")
 
 
-def _whole(value: object) -> object:
-    if isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64):
+def _whole_of(bits: int) -> _Fit:
+    least, most = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+    def fit(value: object) -> object:
+        if not isinstance(value, int | np.integer) or isinstance(value, bool | np.timedelta64):
+            raise _unfit(value, "no whole number")
+        if not least <= value <= most:
+            raise _unfit(value, f"out of its range: whole numbers from {least} to {most}")
         return int(value)
-    raise _unfit(value, "no whole number")
+
+    return fit
 
 
-def _double(value: object) -> object:
-    if isinstance(value, float | np.floating):
-        return float(value)
-    if isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64):
+def _with_a_point(type_: pa.DataType) -> _Fit:
+    most = _EXACT_UP_TO[type_]
+
+    def fit(value: object) -> object:
+        if isinstance(value, float | np.floating):
+            return float(value)
+        if not isinstance(value, int | np.integer) or isinstance(value, bool | np.timedelta64):
+            raise _unfit(value, "no number")
+        if not -most <= value <= most:
+            raise _unfit(value, f"a whole number beyond {most}, up to which each one can be held: give a float")
         return int(value)
-    raise _unfit(value, "no number")
+
+    return fit
+
+
+_double = _with_a_point(pa.float64())
+_short = _with_a_point(pa.float32())
 
 
 def _float(value: object) -> object:
-    number = _double(value)
+    number = _short(value)
     if isinstance(number, float) and math.isfinite(number) and abs(number) > _LARGEST_FLOAT:
         raise _unfit(value, "too large for a float")
     return number
 
 
 def _text(value: object) -> object:
-    if isinstance(value, str):
-        return str(value)
-    raise _unfit(value, "no text")
+    if not isinstance(value, str):
+        raise _unfit(value, "no text")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _unfit(value, "no text that UTF-8 has: it has half of a pair of surrogates") from None
+    return str(value)
 
 
 def _bytes(value: object) -> object:
@@ -114,17 +152,16 @@ def _moment(value: object) -> datetime.datetime:
     return value
 
 
-def _decimal_of(scale: int) -> _Fit:
-    unit = Decimal(1).scaleb(-scale)
+def _decimal_of(precision: int, scale: int) -> _Fit:
+    unit, limit = Decimal(1).scaleb(-scale), Decimal(1).scaleb(precision - scale)
 
     def fit(value: object) -> object:
         number = Decimal(value) if isinstance(value, int) and not isinstance(value, bool) else value
         if not isinstance(number, Decimal) or not number.is_finite():
             raise _unfit(value, "no decimal number")
-        try:
-            exact = number.quantize(unit, context=_EXACT)
-        except InvalidOperation:
-            raise _unfit(value, "too large") from None
+        if not -limit < number < limit:
+            raise _unfit(value, f"too large: it has more than {precision - scale} digits before the point")
+        exact = number.quantize(unit, context=_EXACT)
         if exact != number:
             raise _unfit(value, f"one with more than {scale} digits after the point")
         return exact
@@ -168,10 +205,6 @@ def _struct_of(fields: Mapping[str, _Fit]) -> _Fit:
 
 _FITS: Mapping[pa.DataType, _Fit] = {
     pa.bool_(): _boolean,
-    pa.int8(): _whole,
-    pa.int16(): _whole,
-    pa.int32(): _whole,
-    pa.int64(): _whole,
     pa.float32(): _float,
     pa.float64(): _double,
     pa.string(): _text,
@@ -180,6 +213,11 @@ _FITS: Mapping[pa.DataType, _Fit] = {
 }
 
 
+def shown(value: object) -> str:
+    """A value in a message: in so many characters at most."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
 def _unfit(value: object, why: str) -> UnfitValue:
-    shown = repr(value)
-    return UnfitValue(f"{shown if len(shown) <= 60 else shown[:57] + '…'} is {why}")
+    return UnfitValue(f"{shown(value)} is {why}")

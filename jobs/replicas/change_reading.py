@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -25,10 +26,12 @@ from epochlake.jobs.replicas.row_values import bare_rows
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sealing import DamagedBytes, read_seal, require_intact
 from epochlake.jobs.replicas.superseding import has_newer, judged_by
-from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.errors import Rejected, StorageUnavailable
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage import failures
 from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.errors import words_of
+from epochlake.placement.rejections import Code
 from epochlake.placement.tokens import TOKEN, Interval
 from numpy.typing import NDArray
 
@@ -100,7 +103,8 @@ def changes_of(storage: Storage, index: ChangeIndex, entry: ChangeEntry, wanted:
 def _told(rows: pa.Table, late: NDArray[np.bool_], position: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     deleted = rows.column(DELETED).to_numpy().astype(bool)
     written = INSERT if wanted.table.append_only else UPSERT
-    columns = [rows.column(field.name).cast(field.type) for field in wanted.schema]
+    with _as_it_was_known(wanted.table, position):
+        columns = [rows.column(field.name).cast(field.type) for field in wanted.schema]
     columns += [
         pa.chunked_array([pa.array(np.where(deleted, DELETE, written), pa.string())]),
         rows.column(WRITTEN_AT).cast(pa.timestamp("us", "UTC")),
@@ -146,20 +150,44 @@ def _read(
 
     Of an altered table a change is shown as the table is now. Raises ChangesDamaged, ChangesGone, StorageUnavailable.
     """
-    uri = index.data_uri(file)
+    uri, known_as = index.data_uri(file), columns_to_read(wanted)
     try:
-        return _proved(storage, file, uri, names, columns_to_read(wanted))
+        stored = _proved(storage, file, uri, names, known_as)
     except (DamagedBytes, failures.MissingFile) as error:
         if entry.position <= index.floor():
             raise gone(index) from error
         damage = error.damage if isinstance(error, DamagedBytes) else "the file is not there"
         raise ChangesDamaged(wanted.full_name, entry.position, uri, damage) from error
+    if known_as is not None:
+        with _as_it_was_known(wanted, entry.position):
+            return known_as.as_table_is_now(stored, names)
+    there = set(stored.column_names)
+    return pa.table(
+        {name: stored.column(name) if name in there else pa.nulls(stored.num_rows) for name in dict.fromkeys(names)}
+    )
+
+
+@contextmanager
+def _as_it_was_known(table: Table, position: int) -> Iterator[None]:
+    """Who goes on reading has the columns that the table had when he began: a value that they cannot hold, as a wider
+    type came since, is no damage of the file.
+    """
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise Rejected(
+            Code.SCHEMA_CHANGED,
+            f"columns of {table.full_name} have got wider types since these changes were asked for, and the write at "
+            f"position {position} has a value that those of before cannot hold: {words_of(error)}",
+            hint="Ask for the changes again, after the `bookmark` of these",
+        ) from error
 
 
 def _proved(storage: Storage, file: DataFile, uri: str, names: Sequence[str], known_as: FileColumns | None) -> pa.Table:
-    """Columns of a file whose seal holds. Raises DamagedBytes for one that has other bytes, MissingFile.
+    """Columns of a file whose seal holds, as far as it has them, and as it calls them.
 
-    The footer that was proved is the one that pages are found by: it is read once.
+    The footer that was proved is the one that pages are found by: it is read once. Raises DamagedBytes for a file that
+    has other bytes, MissingFile.
     """
     seal = read_seal(storage, file, uri)
     filesystem, path = storage.filesystem(uri)
@@ -169,14 +197,9 @@ def _proved(storage: Storage, file: DataFile, uri: str, names: Sequence[str], kn
         stream = filesystem.open_input_file(path)
         with pq.ParquetFile(stream, metadata=footer, page_checksum_verification=True) as parquet:
             there = set(parquet.schema_arrow.names)
-            if known_as is not None:
-                stored = [known_as.stored_name(name) for name in dict.fromkeys([*names, DELETED])]
-                wanted = [name for name in stored if name in there]
-                return known_as.as_table_is_now(parquet.read(columns=wanted, use_threads=False), names)
-            rows = parquet.read(columns=[name for name in dict.fromkeys(names) if name in there], use_threads=False)
-            return pa.table(
-                {name: rows.column(name) if name in there else pa.nulls(rows.num_rows) for name in dict.fromkeys(names)}
-            )
+            asked = [*names, DELETED] if known_as is not None else names
+            stored = dict.fromkeys(name if known_as is None else known_as.stored_name(name) for name in asked)
+            return parquet.read(columns=[name for name in stored if name in there], use_threads=False)
 
     try:
         rows = storage.within_deadline("read", uri, read)

@@ -128,3 +128,31 @@ def test_a_file_with_a_column_that_is_called_otherwise_now_is_told_so() -> None:
     table = Table("t", "own", "sales", columns, ("id",), alterations=Alterations(7, 2, 2))
     with pytest.raises(InvalidRequest, match=r"it has no column city; city is called town now"):
         fit(pa.table({"id": [1], "city": ["Rome"]}), table)
+
+
+NESTED = [
+    pa.list_(pa.int32()),
+    pa.list_(pa.list_(pa.int32())),
+    pa.map_(pa.string(), pa.int32()),
+    pa.struct([pa.field("a", pa.int32())]),
+]
+
+
+@pytest.mark.parametrize("wanted", NESTED, ids=str)
+def test_a_column_that_has_only_nulls_is_one_of_lists_maps_and_structs(wanted: pa.DataType) -> None:
+    nothing = pa.chunked_array([pa.nulls(2)])
+    found, lost = cast_without_loss(nothing, wanted)
+    assert (found, lost) == (pa.chunked_array([pa.nulls(2, wanted)]), [])
+    within = pa.chunked_array([pa.array([[None]], pa.list_(pa.null()))])
+    assert cast_without_loss(within, pa.list_(wanted)) == (pa.chunked_array([pa.array([[None]], pa.list_(wanted))]), [])
+
+
+def test_a_value_that_python_has_no_word_for_is_told_by_its_type() -> None:
+    bytes_of_no_text = pa.array([b"\xff"], pa.binary()).view(pa.string())
+    day = pa.array([2**31 - 1], pa.int32()).cast(pa.date32())
+    elsewhere = pa.array([1], pa.int64()).cast(pa.timestamp("us", "Nowhere/Here"))
+    twice = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    table = Table("id", "air", "t", (Column("id", "bigint", False), Column("n", "int")), ("id",))
+    for values in (bytes_of_no_text, day, elsewhere, twice):
+        with pytest.raises(InvalidRequest, match=r"column n is int, not .* row 0 has a .* that Python has no word for"):
+            fit(pa.table({"id": [1], "n": values}), table)

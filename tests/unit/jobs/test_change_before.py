@@ -12,6 +12,7 @@ import deltalake
 import msgspec
 import pyarrow as pa
 import pytest
+from epochlake.jobs.administration import alter_table, rename_keyspace
 from epochlake.jobs.administration.change_streams import keep_changes
 from epochlake.jobs.datasource import change_reading
 from epochlake.jobs.datasource.attaching import settings_of
@@ -21,8 +22,10 @@ from epochlake.jobs.gate.errors import HistoryNotKept
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.upkeep.change_streams import drop_old
 from epochlake.jobs.upkeep.compaction import compact
+from epochlake.metastore.errors import Rejected
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.rejections import Code
 
 from tests.support.changes import FLIGHTS, aged, alone, flights, index_of, rows, shown, staged_by
 from tests.support.clusters import SmallCluster
@@ -139,6 +142,59 @@ def test_a_row_before_whose_history_is_gone_is_refused(cluster: SmallCluster) ->
 def _is_live(small: SmallCluster, path: Path) -> bool:
     replica = next(parent for parent in path.parents if (parent / "_delta_log").is_dir())
     return any(path.name in uri for uri in deltalake.DeltaTable(str(replica)).file_uris())
+
+
+def test_the_row_before_has_the_columns_that_were_asked_for_whatever_they_are_called_by_now(
+    cluster: SmallCluster,
+) -> None:
+    alter_table(cluster.cluster, FLIGHTS, add=["city string", "n int"])
+    cluster.cluster.write(FLIGHTS, [{"id": 1, "note": "note", "city": "Rome", "n": 1}])
+    keep_changes(cluster.cluster, FLIGHTS)
+    cluster.cluster.write(FLIGHTS, [{"id": 1, "note": "later", "city": "Oslo", "n": 2}])
+    before = {"id": 1, "note": "note", "city": "Rome", "n": 1}
+    changes = cluster.cluster.changes(FLIGHTS, before=True)
+    few = cluster.cluster.changes(FLIGHTS, before=True, columns=["id", "note"])
+    source = EpochlakeDataSource(
+        {"path": FLIGHTS, "settings": settings_of(cluster.cluster), "changes": "true", "before": "true"}
+    )
+    reader = source.reader(source.struct())
+    tasks = reader.partitions()
+    # Each name is now that of another column, and one of these is wider.
+    alter_table(cluster.cluster, FLIGHTS, rename={"note": "city", "city": "note"}, widen={"n": "bigint"})
+    told = [row for batch in changes for row in batch.to_pylist()]
+    assert [(row["city"], row["_before"]) for row in told] == [("Oslo", before)]
+    assert [row["_before"] for task in tasks for batch in reader.read(task) for row in batch.to_pylist()] == [before]
+    alter_table(cluster.cluster, FLIGHTS, drop=["n"])
+    again = cluster.cluster.changes(FLIGHTS, before=True)
+    assert [row["_before"] for batch in few for row in batch.to_pylist()] == [{"id": 1, "note": "note"}]
+    rename_keyspace(cluster.cluster, "air", "sky")
+    found = [row["_before"] for batch in again for row in batch.to_pylist()]
+    assert found == [{"id": 1, "city": "note", "note": "Rome"}]
+
+
+@pytest.mark.parametrize(
+    ("altered", "said"),
+    [
+        ({"drop": ["n"]}, "n was dropped"),
+        ({"drop": ["n"], "add": ["n int"]}, "n was dropped"),
+        ({"add": ["pair.b int"]}, "pair has become another type"),
+    ],
+    ids=["dropped", "used again", "a field"],
+)
+def test_a_column_that_the_row_before_cannot_have_any_more_is_named(
+    cluster: SmallCluster, altered: dict[str, Any], said: str
+) -> None:
+    alter_table(cluster.cluster, FLIGHTS, add=["n int", "pair struct<a:int>"])
+    cluster.cluster.write(FLIGHTS, [{"id": 1, "note": "old", "n": 1, "pair": {"a": 1}}])
+    keep_changes(cluster.cluster, FLIGHTS)
+    cluster.cluster.write(FLIGHTS, [{"id": 1, "note": "new", "n": 2, "pair": {"a": 2}}])
+    changes = cluster.cluster.changes(FLIGHTS, before=True)
+    alter_table(cluster.cluster, FLIGHTS, **altered)
+    with pytest.raises(Rejected, match=said) as refused:
+        list(changes)
+    assert (refused.value.code, "bookmark" in refused.value.hint) == (Code.SCHEMA_CHANGED, True)
+    again = cluster.cluster.changes(FLIGHTS, after=changes.bookmark, before=True)
+    assert [row["_before"]["note"] for batch in again for row in batch.to_pylist()] == ["old"]
 
 
 def test_a_table_that_is_append_only_has_no_rows_before(tmp_path: Path) -> None:

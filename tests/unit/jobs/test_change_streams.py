@@ -39,6 +39,7 @@ from epochlake.jobs.views.status import status
 from epochlake.metastore.errors import Rejected, StorageUnavailable
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.rejections import Code
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -571,6 +572,30 @@ def test_changes_have_the_columns_that_the_table_has_now(kept: SmallCluster) -> 
     kept.cluster.write(FLIGHTS, [{"number": 1, "remark": "b", "gate": 7}])
     found = [row for batch in kept.cluster.changes(FLIGHTS) for row in batch.to_pylist()]
     assert [(row["number"], row["remark"], row["gate"]) for row in found] == [(1, "a", None), (1, "b", 7)]
+
+
+@pytest.mark.parametrize("altered", [False, True], ids=["as it was created", "altered before"])
+def test_who_follows_while_a_column_becomes_wider_is_told_of_a_value_that_the_one_of_before_cannot_hold(
+    cluster: SmallCluster, altered: bool
+) -> None:
+    table = "air.counted"
+    administration.create_table(
+        cluster.cluster, table, [("id", "bigint", False), ("n", "int", True)], ["id"], tablets=1
+    )
+    if altered:
+        administration.alter_table(cluster.cluster, table, add=["city string"])
+    keep_changes(cluster.cluster, table)
+    changes = cluster.cluster.changes(table, follow=True)
+    batches = iter(changes)
+    administration.alter_table(cluster.cluster, table, widen={"n": "bigint"})
+    cluster.cluster.write(table, [{"id": 1, "n": 2}])
+    assert next(batches).to_pylist()[0]["n"] == 2, "it fits"
+    cluster.cluster.write(table, [{"id": 1, "n": 2**40}])
+    with pytest.raises(Rejected, match="have got wider types since these changes were asked for") as refused:
+        next(batches)
+    assert refused.value.code == Code.SCHEMA_CHANGED
+    again = cluster.cluster.changes(table, after=changes.bookmark)
+    assert [row["n"] for batch in again for row in batch.to_pylist()] == [2**40]
 
 
 def test_what_is_kept_for_whom_is_told_without_a_look_at_each_write(

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 from epochlake.jobs import administration
@@ -256,8 +257,21 @@ def test_a_day_by_which_rows_could_not_expire_does_not_begin_to_when_it_is_widen
 
 @pytest.mark.parametrize("duration", [0, -1, 0.5, float("nan"), float("inf"), True, "1d", timedelta(milliseconds=1)])
 def test_what_is_no_whole_number_of_seconds_is_refused(visits: Cluster, duration: object) -> None:
-    with pytest.raises(InvalidRequest, match="rows cannot live for"):
+    with pytest.raises(InvalidRequest, match=f"rows of {TABLE} cannot live for") as refused:
         administration.set_ttl(visits, TABLE, "seen", duration)  # type: ignore[arg-type]
+    assert repr(duration) in refused.value.reason
+    assert "timedelta(hours=1)" in refused.value.hint
+
+
+@pytest.mark.parametrize("ttl", [5, "seen", ("seen",), (1, 60)])
+def test_a_time_to_live_of_a_new_table_is_a_column_and_a_duration(visits: Cluster, ttl: object) -> None:
+    columns = [("id", "bigint", False), ("seen", "timestamp", True)]
+    with pytest.raises(InvalidRequest, match=r"by which column of air\.other rows expire"):
+        administration.create_table(visits, "air.other", columns, ["id"], ttl=ttl)  # type: ignore[arg-type]
+    administration.create_table(visits, "air.other", columns, ["id"], tablets=1, ttl=("seen", np.int64(60)))
+    shown_ttl = visits.table("air.other").ttl
+    assert shown_ttl is not None
+    assert shown_ttl.seconds == 60
 
 
 def test_the_column_is_renamed_and_never_dropped(visits: Cluster, clock: Clock) -> None:

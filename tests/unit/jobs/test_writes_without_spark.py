@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "uneven": ([{"id": 1, "note": "x"}, {"id": 2}], "column note is missing in row 1"),
     "unknown key": ([{"id": 1, "note": "x", "tail": 2}], "it has no column tail"),
     "a dict": ({"id": [1]}, "the rows for table air.flights are a dict"),
-    "numbers": ([1, 2], "row 0 of the rows for table air.flights is a int"),
+    "numbers": ([1, 2], "row 0 of the rows for table air.flights is an int"),
     "floats of pandas": (pd.DataFrame({"id": [1.0, None], "note": ["x", "y"]}), "column id is bigint, not double"),
 }
 
