@@ -103,13 +103,14 @@ def wrong_type(column: Column, given: str) -> str:
 
 def misfit(table: Table, problems: Sequence[str], columns: Sequence[Column] = (), hint: str = "") -> InvalidRequest:
     """The error for rows with these problems; `columns`: those that were asked for, where these are not all. `hint`:
-    what else to do than to give other columns.
+    what else to do with rows than to give other columns.
     """
     keys = bool(columns) and len(columns) < len(table.columns)
     asked = f"the primary key ({', '.join(table.primary_key)})" if keys else "exactly the table's columns"
+    asking = f"Give {asked}, each cast to its type"
     return InvalidRequest(
         f"these {'keys' if keys else 'rows'} do not fit table {table.full_name}: {'; '.join(problems)}",
-        hint=hint or f"Give {asked}, each cast to its type",
+        hint=asking if keys else hint or asking,
     )
 
 

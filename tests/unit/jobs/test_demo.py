@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from epochlake.jobs.agent.documents import AgentState, LogSeen
 from epochlake.jobs.agent.task_messages import TasksSeen
-from epochlake.jobs.demo.checks import CHECKS_OF_AGENTS, Evidence, processes
+from epochlake.jobs.demo.checks import CHECKS, CHECKS_OF_AGENTS, Evidence, processes
 from epochlake.jobs.demo.checksum import of_source
 from epochlake.jobs.demo.children import Child, ChildFailed, Ended, environment
 from epochlake.jobs.demo.choreography import SHORTEST, schedule
@@ -20,7 +20,13 @@ from epochlake.jobs.demo.command import run
 from epochlake.jobs.demo.directory import DemoRunning, claimed
 from epochlake.jobs.demo.flights import COLUMNS, PARTS, as_arrow, part_of
 from epochlake.jobs.demo.story import CoordinatorTotals, Story
+from epochlake.jobs.replicas.commits import commit_files
+from epochlake.jobs.replicas.files import DataFile, cut_id, directory_of
+from epochlake.jobs.replicas.outcomes import Acknowledged
 from epochlake.placement.errors import InvalidRequest
+from epochlake.placement.tokens import range_label
+
+from tests.support.clusters import FOUR, placed, without_zookeeper
 
 
 def flights(count: int = 5) -> pd.DataFrame:
@@ -163,6 +169,24 @@ def state_of_agent(name: str, **more: int) -> AgentState:
         problems=(),
         tasks=TasksSeen(**more),
     )
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_piece_on_one_replica_of_three_fails_a_demo_unless_it_has_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    without_zookeeper(monkeypatch)
+    lake = placed(tmp_path, FOUR, "ABC")
+    name = cut_id("58919509-22ee-4229-9daa-cbf55ea12a62", 0, 9)
+    path = f"{directory_of(range_label(0, 9))}/{name}.parquet"
+    piece = DataFile(name, "0-0", path, 100, rows, 5, 5, 1, 2, False)
+    stored = Path(lake.address("A").uri, path)
+    stored.parent.mkdir(parents=True)
+    stored.write_bytes(bytes(piece.size))
+    made = commit_files(lake.address("A"), [piece], epoch=lake.metadata.epoch, app_id="cut", app_version=1)
+    assert isinstance(made, Acknowledged)
+    check = dict(CHECKS)["Replicas agree"](Evidence(None, None, lake.cluster, []))  # type: ignore[arg-type]
+    assert (check.holds, len(check.findings)) == (not rows, rows)
 
 
 def test_files_that_do_not_go_from_agent_to_agent_fail_a_demo_with_agents(tmp_path: Path) -> None:
