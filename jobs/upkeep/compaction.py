@@ -273,7 +273,7 @@ def compact(
             expiry = Expiry.of(view.table, min(purge_before, there - SKEW_MICROS))
         run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, checkers, expiry, placing)
         weighed = run.weigh(must_agree=repairing)
-        chosen = _affordable(weighed, budget)
+        chosen = _affordable(weighed, budget, run.is_known_damaged)
         compacted: list[CompactedRange] = []
         begun = len(chosen)
         if dry_run:
@@ -346,14 +346,18 @@ def weighed_ranges(
     return found
 
 
-def _affordable(weighed: Sequence[Weighed], budget: Budget) -> list[Chosen]:
-    """What is chosen, in token order; with a budget what it pays for, the best first."""
+def _affordable(weighed: Sequence[Weighed], budget: Budget, is_known_damaged: Callable[[Chosen], bool]) -> list[Chosen]:
+    """What is chosen, in token order; with a budget what it pays for, the best first.
+
+    What is known to be damaged comes last: nothing can be done about it here, and it must not use up each budget.
+    """
     chosen = [one for one in weighed if one.chosen is not None]
     if budget == NO_LIMIT:
         return [one.chosen for one in chosen if one.chosen is not None]
     found: list[Chosen] = []
     size = 0
-    for one in sorted(chosen, key=lambda one: one.value, reverse=True):
+    damaged = {one.range.index for one in chosen if one.chosen is not None and is_known_damaged(one.chosen)}
+    for one in sorted(chosen, key=lambda one: (one.range.index in damaged, -one.value)):
         assert one.chosen is not None
         if not found or budget.most_bytes is None or size + one.chosen.size <= budget.most_bytes:
             found.append(one.chosen)
@@ -407,6 +411,7 @@ class _Run:
         self._weighed: dict[int, Weighed] = {}
         self._joined: dict[int, tuple[Weighed, ...]] = {}
         self._damaged: set[tuple[VolumeId, str]] = set()
+        self._noted: set[tuple[VolumeId, str]] | None = None
         self._app_id = f"compaction-{uuid.uuid4()}"
         self._version = 0
 
@@ -428,6 +433,17 @@ class _Run:
         weighed = weighed_ranges(among, self._policy, self._purge_before, self._target_file_bytes, self._expiry)
         self._weighed = {one.range.index: one for one in weighed}
         return weighed
+
+    def is_known_damaged(self, one: Chosen) -> bool:
+        """Whether by the notes of damage no replica has a whole copy of one of its files. They are hints: it is tried
+        all the same where nothing else is worth it.
+        """
+        if self._noted is None:
+            self._noted = {note.key for note in self._cluster.damage.of(self._view.table.table_id)}
+        if not self._noted:
+            return False
+        [places] = sources_of([one], self._view.snapshots, self._noted)
+        return any(copy is None for _, copy in places)
 
     def compact(self, wave: Sequence[Chosen], merger: Merger) -> list[CompactedRange]:
         """Merge, write into the ledger, commit: a wave of ranges."""

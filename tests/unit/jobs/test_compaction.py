@@ -619,6 +619,26 @@ def test_a_budget_of_bytes_takes_what_readers_pay_most_for_and_the_next_run_goes
     assert compact_here(table, budget=Budget(most_bytes=1)).compacted == ()
 
 
+def test_a_range_that_is_known_to_be_damaged_uses_up_no_budget_that_another_range_needs(table: SmallCluster) -> None:
+    """It was what readers pay most for, in each run anew, and nothing else was ever compacted."""
+    for part in range(4):
+        write_versions(table, dict.fromkeys(ROWS, f"{part}"))
+    [first] = compact_here(table, budget=Budget(most_bytes=1), dry_run=True).compacted
+    low, high = table.tokens_of(first.unit)
+    [*_, newest] = sorted(live(table, "A"), key=lambda file: (low <= file.min_token <= high, file.max_written_at))
+    for node in "ABC":
+        path = Path(table.address(node).uri, newest.path)
+        data = bytearray(path.read_bytes())
+        data[100] ^= 1
+        path.write_bytes(data)
+    report = compact_here(table, budget=Budget(most_bytes=1), repairing=False)
+    assert (report.compacted, [one.reason for one in report.skipped]) == ((), [compaction.DAMAGED])
+    report = compact_here(table, budget=Budget(most_bytes=1), repairing=False)
+    assert [one.unit for one in report.compacted] == [1 - first.unit]
+    report = compact_here(table, budget=Budget(most_bytes=1), repairing=False)
+    assert [one.units for one in report.skipped] == [(first.unit,)], "it is tried where nothing else is worth it"
+
+
 def test_nothing_is_begun_when_the_time_is_over(table: SmallCluster) -> None:
     for part in range(4):
         write_versions(table, dict.fromkeys(ROWS, f"{part}"))
