@@ -97,7 +97,10 @@ The second last one with a budget, so that its time is kept to; the last one whe
 
 DIFFERS = "its replicas differ: repair it first"
 UNREACHABLE = "a replica does not answer"
-PENDING = "a compaction of it is not settled"
+PENDING = (
+    "a compaction of it was cut off and cannot be finished now; it is taken back at a later epoch, which `epochlake "
+    "metadata snapshot` makes: run that where this stays"
+)
 NOT_STORED = "the merged file could not be stored on every replica"
 OVERTAKEN = "another compaction of it was faster"
 DAMAGED = "no replica has a whole copy of one of its files: repair it with --check-bytes"
