@@ -270,8 +270,10 @@ def compact(
         checkers = workers if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
         placing = sources_of if workers is None else sources_together
         expiry = Expiry.of(view.table, droppable_before)
-        if expiry.bounds and (there := behind(cluster.storage, cluster.root.uri)) is not None:
-            # By a clock that has jumped ahead rows have expired that everybody else still shows.
+        forgets = expiry.bounds or _has_old_deletes(view, purge_before)
+        if forgets and (there := behind(cluster.storage, cluster.root.uri)) is not None:
+            # By a clock that has jumped ahead rows have expired that everybody else still shows, and deletes are old
+            # that were made just now.
             purge_before = min(purge_before, there - int(tombstone_grace_seconds * 1_000_000))
             expiry = Expiry.of(view.table, min(purge_before, there - SKEW_MICROS))
         run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, checkers, expiry, placing)
@@ -347,6 +349,15 @@ def weighed_ranges(
             weighed = msgspec.structs.replace(weighed, chosen=msgspec.structs.replace(weighed.chosen, whole=False))
         found.append(weighed)
     return found
+
+
+def _has_old_deletes(view: ReplicaView, purge_before: int) -> bool:
+    """Whether there is a delete that may be forgotten."""
+    return any(
+        file.has_tombstones and file.min_written_at < purge_before
+        for snapshot in view.snapshots.values()
+        for file in snapshot.all_files.values()
+    )
 
 
 def _affordable(weighed: Sequence[Weighed], budget: Budget, is_known_damaged: Callable[[Chosen], bool]) -> list[Chosen]:

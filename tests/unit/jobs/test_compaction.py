@@ -236,6 +236,24 @@ def test_a_write_from_before_a_delete_that_lands_after_the_compaction_stays_dele
     assert_shown(table, {2: "a"})
 
 
+def test_a_clock_that_has_jumped_ahead_makes_no_delete_old(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failed load that is tried again within the grace would bring its rows back. The root tells the time."""
+    pipeline = table.pipeline("tried again")
+    staged = stage_versions(table, pipeline, {1: "late"})
+    write_versions(table, {1: "a", 2: "a"})
+    write_versions(table, {1: None})
+    real = time.time_ns
+    with monkeypatch.context() as jumped:
+        jumped.setattr(time, "time_ns", lambda: real() + 60 * 86_400 * 10**9)
+        assert compact_here(table, tombstone_grace_seconds=864_000.0).compacted
+    assert "seconds ahead of" in caplog.text
+    assert any(file.has_tombstones for file in live(table, "A"))
+    table.land(pipeline, staged)
+    assert_shown(table, {2: "a"})
+
+
 # --- stopped half-way ------------------------------------------------------------------------------------------------
 
 
