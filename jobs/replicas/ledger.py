@@ -275,7 +275,8 @@ class Ledger:
             if delta_checkpoints.put_torn_aside(self._storage, self.uri):
                 return self._opened()
             raise failures.unavailable("read the ledger of compactions at", self.uri, error) from error
-        # What another process has written is on the disk before anything is decided by it.
+        # What another process has written is on the disk before anything is decided by it. Delta-rs has read all of it.
+        delta_commits.look_at_all_again(self._storage, self.uri)
         delta_commits.sync_commits(self._storage, self.uri, table.version())
         return table
 
