@@ -27,8 +27,8 @@ ROWS = 1_000_000
 BATCHES = 50
 BATCH_ROWS = 20_000
 BEFORE = 15
-"""Rounds that do not count: the JVM goes on compiling what a query runs, and leaves rows out by other code than it reads
-a fresh table with.
+"""Rounds that do not count: the JVM goes on compiling what a query runs, and rows are left out by other code than a
+fresh table is read with.
 """
 ROUNDS = 11
 TABLETS = (4, 16)
