@@ -108,14 +108,6 @@ MUTATIONS = (
         "    return Chosen(range_, parts, empty, whole=True, reason=first.reason)\n",
         ROWS_TABLES,
     ),
-    Mutation(
-        "ranges share a file across others between them",
-        "158, 163: only ranges without another one between them share a file",
-        NEIGHBOURS,
-        "    beside = one.range.high + 1 == following.range.low\n",
-        "    beside = True\n",
-        ROWS_TABLES,
-    ),
     also(
         "a merged file that was merged on is voided",
         "012: an entry that another one replaces is never voided",
