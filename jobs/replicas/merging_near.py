@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import io
 import logging
+import threading
 from collections.abc import Sequence
 from functools import partial
-from threading import Lock
 
 import msgspec
 import pyarrow as pa
@@ -67,7 +67,7 @@ class RangeMerger:
     """The task: merges a range in this process, and stores it on all replicas; one range after the other."""
 
     def __init__(self) -> None:
-        self._turn = Lock()
+        self._turn = threading.Lock()
         self._made: list[RangeMerged] = []
 
     def __call__(self, asked: RangeToMerge) -> RangeMerged:

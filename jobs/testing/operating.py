@@ -11,14 +11,15 @@ from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate.arrow_reading import looked_after
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.replicas.scanning import scan
-from epochlake.jobs.testing.rows import ALL_OF_IT, COLUMNS, KEYSPACE, TABLE, WorldRows, scanned
+from epochlake.jobs.testing.rows import ALL_OF_IT, COLUMNS, KEYSPACE, TABLE, WorldRows, padding, scanned
 from epochlake.jobs.testing.scenario import Operation
 from epochlake.jobs.testing.themes import CHANGE_OF_MIND, KEYS, OPERATIONS, RACKS, UPKEEP
 from epochlake.jobs.upkeep.change_streams import keep_up
-from epochlake.jobs.upkeep.compacting import EVERYTHING, CompactionPolicy
+from epochlake.jobs.upkeep.compacting import EVERYTHING, TARGET_FILE_BYTES, CompactionPolicy
 from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.log_upkeep import compact_log
 from epochlake.jobs.upkeep.repair import RepairReport, repair
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.following.verification import verify
 from epochlake.metastore.metadata.events import AdvanceTransitions, NewTransition, StageChange, StartTransitions
@@ -43,6 +44,12 @@ PATIENCE = 40
 
 SOMETHING = CompactionPolicy(small_files=2, small_bytes=1 << 62, overlap=1, tombstone_share=1.0)
 """Puts the small files of a range together, and leaves alone what is far larger."""
+
+ONLY_SMALL = CompactionPolicy(small_files=2, small_bytes=8192, overlap=1000, tombstone_share=1.0, slower=float("inf"))
+"""Puts small files together, and never the wide rows of a range with them."""
+
+SMALL_FILE_BYTES = 4096
+"""How large merged files are where what is merged becomes several."""
 
 NewVolume = Callable[[int], tuple[str, list[tuple[str, str, int]]]]
 """Makes the place of a node with this number; the node's name, and its volumes as `add_node` takes them."""
@@ -96,6 +103,8 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
             _come_and_go(cluster, operation.number)
         case "drop and restore":
             _drop_and_restore(cluster, operation.number)
+        case "shelve what is shared":
+            _shelve_shared(cluster, operation.number)
         case "cancel" | "pause request" as kind:
             for request in list(cluster.catch_up().open_requests())[:1]:
                 act = administration.cancel_request if kind == "cancel" else administration.pause_request
@@ -107,6 +116,8 @@ def operate(cluster: Cluster, new_volume: NewVolume, operation: Operation) -> Re
         case "compact some":
             grace = 0.0 if operation.on else 3600.0
             compact(cluster, TABLE, policy=SOMETHING, tombstone_grace_seconds=grace)
+        case "compact shared":
+            _compact_shared(cluster, operation)
         case "compact":
             policies = {0: None, 1: SOMETHING}
             policy = policies.get(operation.number, EVERYTHING)
@@ -148,6 +159,50 @@ def _come_and_go(cluster: Cluster, number: int) -> None:
         administration.create_table(cluster, name, COLUMNS, ["id"], tablets=None if on_ring else 1)
     with Gate(cluster, name) as gate:
         gate.write(WorldRows({1: "spare"}), gate.planning.table(name), "QUORUM", None)
+    administration.drop_table(cluster, name)
+
+
+def _compact_shared(cluster: Cluster, operation: Operation) -> None:
+    """Put small files together: by this process or by workers near the disks, in large files or in very small ones, and
+    as a coordinator does it, who repairs nothing before.
+    """
+    compact(
+        cluster,
+        TABLE,
+        policy=ONLY_SMALL,
+        tombstone_grace_seconds=0.0 if operation.on else 3600.0,
+        target_file_bytes=SMALL_FILE_BYTES if operation.number % 4 == 2 else TARGET_FILE_BYTES,
+        workers=ThreadWorkers(2) if operation.number % 4 == 1 else None,
+        repairing=operation.number % 4 != 3,
+    )
+
+
+def _shelve_shared(cluster: Cluster, number: int) -> None:
+    """Write to another table of several ranges, have its small files put together, drop it, and bring it back."""
+    name = f"{KEYSPACE}.shared{number}"
+    metadata = cluster.catch_up()
+    if name not in {table.full_name for table in metadata.schema.tables.values()}:
+        on_ring = metadata.schema.keyspaces[KEYSPACE].placement is PlacementKind.RING
+        administration.create_table(cluster, name, COLUMNS, ["id"], tablets=None if on_ring else 8)
+    notes = {key: f"kept {key}" for key in range(KEYS)}
+    with Gate(cluster, name) as gate:
+        for rows in ({key: padding(note) for key, note in notes.items()}, notes, notes):
+            shares = rows is notes
+            gate.write(WorldRows(rows, shares=shares), gate.planning.table(name), "ALL", None)
+    compact(cluster, name, policy=ONLY_SMALL, repairing=bool(number % 2))
+    administration.drop_table(cluster, name, keep_seconds=KEPT_SECONDS)
+    try:
+        administration.restore_table(cluster, name)
+    except Rejected as rejected:
+        if rejected.code == Code.UNKNOWN_TABLE:
+            raise NotAsPromised(f"{name} is kept, and cannot be restored: {rejected}") from rejected
+        raise
+    for level in ("ONE", "QUORUM"):
+        with Gate(cluster, name) as gate:
+            plan = gate.plan_read(gate.planning.table(name), level)
+            found = scanned(looked_after(gate, scan(plan, ALL_OF_IT)))
+        if found != {key: [note] for key, note in notes.items()}:
+            raise NotAsPromised(f"{name} was restored, and shows {found} at {level}")
     administration.drop_table(cluster, name)
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 from epochlake.jobs.testing.drawing import Drawing, Weights
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES, moments
-from epochlake.jobs.testing.row_plots import PLOTS, Drawn
+from epochlake.jobs.testing.row_plots import LATENCY, PLOTS, Drawn
 from epochlake.jobs.testing.row_themes import THEMES
 from epochlake.jobs.testing.scenario import Fault, Operation, Part, Scenario, Settings
 from epochlake.jobs.testing.themes import (
@@ -20,11 +20,13 @@ from epochlake.jobs.testing.themes import (
     BAD_ROWS,
     DESTRUCTIVE,
     EXPIRING,
+    KEYS,
     LIVES,
     OPERATIONS,
     OTHER_ROWS,
     PIPELINES,
     ROLLBACK,
+    SHARED,
     SOME,
     TIMES_TO_LIVE,
     UPKEEP,
@@ -36,6 +38,12 @@ from epochlake.jobs.testing.world import ROOT
 
 MOST_FOLLOWED = 40
 """So often a follower of a history reads, at most, and so often its stream is kept up."""
+
+MOST_SHARED = 20
+"""So often small files of neighbouring ranges are put together, at most, and so often written."""
+
+ON_TABLES = ("vacuum", "compact log", "compact", SOME, SHARED, "verify")
+"""What upkeep does in histories over Delta tables only."""
 
 _T = TypeVar("_T")
 
@@ -73,7 +81,7 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
         for number in range(chance.choice(theme.coordinators))
     ]
     parts.append(Part("operator", "operator", (_operations(drawing, seconds, theme),), drawing.skew(2.0)))
-    kinds = [kind for kind in theme.upkeep if delta or kind not in ("vacuum", "compact log", "compact", SOME, "verify")]
+    kinds = [kind for kind in theme.upkeep if delta or kind not in ON_TABLES]
     pace = chance.choice(theme.upkeep_paces)
     for number in range(chance.choice(theme.keepers)):
         name = f"upkeep{number or ''}"
@@ -81,6 +89,8 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
         parts.append(
             Part(name, "upkeep", (_upkeep(drawing, seconds, kinds, pace, theme.hasty),), drawing.skew(2.0), blind)
         )
+    if any(theme.shared_file_bytes):
+        parts += _sharing(seed, seconds, theme, append_only=append_only)
     # Half of the histories are about faults of one sort, so that much of it comes together.
     sorts = theme.sorts
     calm = chance.random() < 0.06
@@ -109,7 +119,11 @@ def row_scenario(seed: int, weights: Weights = {}, *, theme: Theme | None = None
         barrier=_one_of(chance, theme.barriers),
         attempts=_one_of(chance, theme.attempts),
         ttl=_one_of(chance, theme.ttl),
+        shared_file_bytes=_one_of(chance, theme.shared_file_bytes),
     )
+    if settings.shared_file_bytes:
+        # Much has to be written, and put together, and be as it is when something happens to it.
+        settings = msgspec.structs.replace(settings, latency=LATENCY)
     scenario = Scenario("rows", seed, seconds, settings, tuple(parts), tuple(faults))
     if theme.plot:
         return PLOTS[theme.plot](Drawn(random.Random(f"plot {seed}"), scenario))
@@ -127,6 +141,42 @@ def _twin(first: Part, second: Part) -> Part:
         for thread in first.threads
     )
     return msgspec.structs.replace(second, threads=threads)
+
+
+def _sharing(seed: int, seconds: float, theme: Theme, *, append_only: bool) -> list[Part]:
+    """Who writes wide rows of all keys and small ones after them, and who puts the small files of neighbouring ranges
+    together all the time. Both see all places.
+    """
+    chance = random.Random(f"sharing {seed}")
+    everything = tuple(range(KEYS))
+    kinds = (*["write"] * 4, *PIPELINES) if append_only else (*["write"] * 3, "delete", "delete", *PIPELINES)
+    writes = [Operation(WIDE, name=f"s{number}", keys=everything, level="ALL") for number in range(2)]
+    for number, wait in enumerate(_waits(chance, seconds, chance.choice(theme.upkeep_paces) / 2), 2):
+        keys = tuple(sorted(chance.sample(everything, chance.choice((2, KEYS // 2, KEYS, KEYS)))))
+        kind = chance.choice(kinds)
+        if kind in PIPELINES:
+            writes.append(Operation(kind, wait))
+        else:
+            writes.append(Operation(kind, wait, f"s{number}", keys, chance.choice(theme.levels)))
+        if kind == "delete":
+            # So that nobody lives who is older, and the delete may be forgotten.
+            writes.append(Operation(chance.choice(PIPELINES)))
+    compactions = [
+        Operation(SHARED, wait, number=chance.randrange(4), on=chance.random() < theme.hasty)
+        for wait in _waits(chance, seconds, chance.choice(theme.upkeep_paces))
+    ]
+    return [
+        Part("pipeline9", "pipeline", (tuple(writes),)),
+        Part("upkeep9", "upkeep", (tuple(compactions),), chance.choice([0.0, 0.0, -2.0, 2.0])),
+    ]
+
+
+def _waits(chance: random.Random, seconds: float, pace: float) -> list[float]:
+    """Waits until so many seconds are over, each up to `pace`, of no more operations than there are in a part."""
+    found: list[float] = []
+    while sum(found) < seconds and len(found) < MOST_SHARED:
+        found.append(round(chance.uniform(pace / 4, pace), 3))
+    return found
 
 
 def _one_of(chance: random.Random, among: Sequence[_T]) -> _T:

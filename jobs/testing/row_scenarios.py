@@ -6,7 +6,7 @@ from epochlake.jobs.testing.lost_epochs import is_of_the_log
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.row_drawing import place
 from epochlake.jobs.testing.scenario import Fault, Operation, Scenario
-from epochlake.jobs.testing.themes import DESTRUCTIVE, OPERATIONS, ROLLBACK, SOME, UPKEEP
+from epochlake.jobs.testing.themes import DESTRUCTIVE, OPERATIONS, ROLLBACK, SHARED, SHELVED, SOME, UPKEEP
 
 
 def is_one_range(scenario: Scenario) -> bool:
@@ -19,13 +19,14 @@ def operations_of(scenario: Scenario) -> list[Operation]:
 
 def stays_where_it_is(scenario: Scenario) -> bool:
     """Whether no row goes to other replicas, is lost, or is put together with others."""
-    moves = ({*OPERATIONS} | {*UPKEEP} | {SOME, ROLLBACK}) - {"balance", "snapshot", "repair", "repair bytes", "verify"}
+    stays = {"balance", "snapshot", "repair", "repair bytes", "verify"}
+    moves = {*OPERATIONS, *UPKEEP, SOME, SHARED, SHELVED, ROLLBACK} - stays
     return not harmed(scenario) and not any(one.kind in moves for one in operations_of(scenario))
 
 
 def forgets_deletes(scenario: Scenario) -> bool:
     """Whether a compaction forgets deletes at once."""
-    return any(one.kind == "compact" and one.on for one in operations_of(scenario))
+    return any(one.kind in ("compact", SHARED) and one.on for one in operations_of(scenario))
 
 
 def harmed(scenario: Scenario) -> set[str]:

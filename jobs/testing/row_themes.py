@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from epochlake.jobs.testing import operator_themes, plot_themes, rule_themes, storage_themes, stream_themes
+from epochlake.jobs.testing import (
+    operator_themes,
+    plot_themes,
+    rule_themes,
+    sharing_themes,
+    storage_themes,
+    stream_themes,
+)
 from epochlake.jobs.testing.nemesis import DATA, EVERYBODY, MOUNTS, PLACES, PROCESSES
 from epochlake.jobs.testing.themes import (
     KEYS,
@@ -512,6 +519,7 @@ BY_NAME: dict[str, Theme] = {
         **vars(operator_themes),
         **vars(storage_themes),
         **vars(stream_themes),
+        **vars(sharing_themes),
         **vars(plot_themes),
         **globals(),
     }.items()

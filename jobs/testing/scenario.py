@@ -89,6 +89,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     `members`: the directories by number that are the first log members; (): commits count when the root has them.
     `ttl`: for how many seconds rows of the table live at first, from the moment in them; 0 for ever.
     `age`: how old the table is when the history begins, in seconds.
+    `shared_file_bytes`: up to which size neighbouring ranges share files, as the configuration says; 0: they do not.
     """
 
     delta: bool = False
@@ -109,6 +110,7 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     members: tuple[int, ...] = ()
     ttl: int = 0
     age: float = 0.0
+    shared_file_bytes: int = 0
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -43,6 +43,12 @@ UPKEEP = ("repair", "repair bytes", "compact", "vacuum", "compact log", "snapsho
 SOME = "compact some"
 """Putting small files together, and leaving alone what is far larger."""
 
+SHARED = "compact shared"
+"""The same, of neighbouring ranges into one file, in the ways in which compaction is begun."""
+
+SHELVED = "shelve what is shared"
+"""Dropping and restoring a table whose neighbouring ranges share what compaction has made of their small files."""
+
 WIDE = "write wide"
 """Writing rows that take much more room than others."""
 
@@ -111,7 +117,9 @@ class Theme(NamedTuple):
     so likely the table's changes are followed. `racks`: of nodes, and so how many there are, which is the same in all
     of these. `replicas`: how many replicas of each row operators ask for; one alone only where nothing is destroyed.
     `threads`: how many a pipeline has; `twins`: so likely two pipelines bring the same batches at the same moments.
-    `ttl`: as in the settings.
+    `ttl`: as in the settings. `shared_file_bytes`: as in the settings; where there are any, somebody writes wide
+    rows of all keys and then small ones, so that ranges have large files beside small ones, which somebody puts
+    together all the time.
     `plot`: by its name what makes of the history one of a single moment (row_plots.py); "" for none.
 
     Where changes are followed: `changes` as in the settings, `followers` and `settlers` (who keep the stream up) are
@@ -162,6 +170,7 @@ class Theme(NamedTuple):
     lying_to_followers: tuple[Lying, ...] = ()
     plot: str = ""
     ttl: tuple[int, ...] = (0,)
+    shared_file_bytes: tuple[int, ...] = (0,)
 
     @property
     def nodes(self) -> int:

@@ -74,7 +74,9 @@ def configured(settings: Settings) -> Configuration:
     zookeeper = msgspec.structs.replace(CONFIGURATION.zookeeper, session_timeout_seconds=settings.session)
     storage = msgspec.structs.replace(CONFIGURATION.storage, deadline_seconds=settings.deadline)
     coordinator = msgspec.structs.replace(CONFIGURATION.coordinator, barrier_timeout_seconds=settings.barrier)
-    pipeline = msgspec.structs.replace(CONFIGURATION.pipeline, attempts=settings.attempts)
+    pipeline = msgspec.structs.replace(
+        CONFIGURATION.pipeline, attempts=settings.attempts, shared_file_bytes=settings.shared_file_bytes
+    )
     return msgspec.structs.replace(
         CONFIGURATION, log=log, zookeeper=zookeeper, storage=storage, coordinator=coordinator, pipeline=pipeline
     )

@@ -7,6 +7,7 @@ from tests.campaign_mutations.mutation import ROWS, ROWS_TABLES, Mutation, also
 REPAIR = "jobs/upkeep/repair.py"
 COMPACTION = "jobs/upkeep/compaction.py"
 VACUUM = "jobs/upkeep/vacuum.py"
+NEIGHBOURS = "jobs/upkeep/neighbours.py"
 SWEEP = "jobs/administration/unused_files.py"
 
 MUTATIONS = (
@@ -90,6 +91,22 @@ MUTATIONS = (
         "            if raise_fence(address, view.metadata.fence) != view.metadata.fence:\n",
         "            if not open_snapshot(address):\n",
         ROWS,
+    ),
+    Mutation(
+        "neighbouring ranges share a file on the replicas of the first one",
+        "158, 163: only ranges on the same volumes share what their small files become",
+        NEIGHBOURS,
+        "    alike = set(one.range.replicas) == set(following.range.replicas)\n",
+        "    alike = True\n",
+        ROWS_TABLES,
+    ),
+    Mutation(
+        "what neighbouring ranges share counts as all that they have",
+        "012, 158: beside what is shared each range has other files, so no delete is forgotten",
+        NEIGHBOURS,
+        "    return Chosen(range_, parts, empty, whole=False, reason=first.reason)\n",
+        "    return Chosen(range_, parts, empty, whole=True, reason=first.reason)\n",
+        ROWS_TABLES,
     ),
     also(
         "a merged file that was merged on is voided",
