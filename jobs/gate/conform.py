@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from epochlake.jobs.gate.fitting import VOID, canonical, is_same_type, require_fitting_columns
+from epochlake.jobs.gate.spark_types import type_text
 from epochlake.jobs.replicas.file_columns import default_sql
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.schema import DELETED
@@ -83,7 +84,7 @@ def only_windows(table: Table, windows: Iterable[Interval]) -> Callable[[DataFra
 
 
 def _selected(df: DataFrame, table: Table, columns: Sequence[Column]) -> DataFrame:
-    given = [(field.name, field.dataType.simpleString()) for field in df.schema.fields]
+    given = [(field.name, type_text(field.dataType)) for field in df.schema.fields]
     require_fitting_columns(table, columns, given)
     types = dict(given)
     # Generated columns that are not given are computed where rows are encoded.

@@ -179,3 +179,17 @@ def test_a_session_reads_and_writes_the_same_rows_whatever_it_is_set_to(
             del model[0], model[1]
             for read in (pipeline.read(FLIGHTS), pipeline.read(FLIGHTS, keys=[{"id": id_} for id_ in range(12)])):
                 assert as_texts(read.toArrow().to_pylist()) == as_texts(list(model.values()))
+
+
+@pytest.mark.connect
+def test_fields_whose_names_are_no_words_are_written_and_read(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_stages_all(monkeypatch)
+    odd = "array<struct<`x.y`:int,`9-%`:struct<`ü`:double>>>"
+    small = placed(tmp_path, FOUR, {0: "ABC"}, columns=[("id", "bigint", False), ("of", odd, True)])
+    rows: list[Row] = [{"id": id_, "of": [{"x.y": id_, "9-%": {"ü": 0.5}}, None]} for id_ in range(3)]
+    with small.cluster, small.cluster.pipeline("job", spark) as pipeline:
+        pipeline.write(spark.createDataFrame([tuple(row.values()) for row in rows], f"id bigint, of {odd}"), FLIGHTS)
+        assert as_texts(pipeline.read(FLIGHTS).toArrow().to_pylist()) == as_texts(rows)
+        assert as_texts(small.cluster.scan(FLIGHTS).read_all().to_pylist()) == as_texts(rows)
