@@ -63,6 +63,24 @@ def ddl_of(type_: DeltaType) -> str:
             return f"struct<{','.join(fields)}>"
 
 
+def spark_type(ddl: str) -> str:
+    """A type as DDL of Spark that means the same in every session: what `timestamp` means is a setting of it.
+
+    Raises InvalidRequest as `delta_type`.
+    """
+    return ddl_of(_with_zone(delta_type(ddl))) if "timestamp" in ddl.lower() else ddl
+
+
+def _with_zone(type_: DeltaType) -> DeltaType:
+    if isinstance(type_, str):
+        return "timestamp_ltz" if type_ == "timestamp" else type_
+    parts = {name: type_[name] for name in ("elementType", "keyType", "valueType") if name in type_}
+    changed: DeltaType = type_ | {name: _with_zone(part) for name, part in parts.items()}  # type: ignore[arg-type]
+    if "fields" in type_:
+        changed["fields"] = [one | {"type": _with_zone(one["type"])} for one in type_["fields"]]  # type: ignore
+    return changed
+
+
 def quoted(name: str) -> str:
     """A name as DDL has it: in backquotes where it is no word."""
     return name if _PLAIN.match(name) else f"`{name.replace('`', '``')}`"

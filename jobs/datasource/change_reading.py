@@ -49,7 +49,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
-CHANGE_DDL = f"`{CHANGE}` string, `{WRITTEN_AT}` timestamp, `{POSITION}` bigint, `{LATE}` boolean"
+CHANGE_DDL = f"`{CHANGE}` string, `{WRITTEN_AT}` timestamp_ltz, `{POSITION}` bigint, `{LATE}` boolean"
 """What a change says of itself, after the columns of its table."""
 
 CHANGE_TYPE = StructType(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from epochlake.jobs.gate.fitting import canonical, is_same_type, what_became
+from epochlake.jobs.gate.spark_types import type_text
 from epochlake.metastore.errors import Rejected
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.errors import InvalidRequest
@@ -24,7 +25,7 @@ class Given:
 
     def require(self, table: str, declared: StructType) -> None:
         """Raises for a column that is not declared, or is declared otherwise, as `require_type` does."""
-        types = {field.name: field.dataType.simpleString() for field in declared.fields}
+        types = {field.name: type_text(field.dataType) for field in declared.fields}
         for field in self.schema.fields:
             if field.name not in types:
                 near = f"It has {', '.join(types)}"
@@ -57,7 +58,7 @@ class Given:
         """Raises InvalidRequest where the user has given a column another type than it has, Rejected where it has got
         another one since the query was made.
         """
-        told = next((field.dataType.simpleString() for field in self.schema.fields if field.name == name), None)
+        told = next((type_text(field.dataType) for field in self.schema.fields if field.name == name), None)
         if told is None or is_same_type(canonical(told), canonical(declared)):
             return
         if self.by_user:

@@ -13,6 +13,7 @@ from epochlake.jobs.exchange.filters import parse_condition
 from epochlake.jobs.gate.fitting import require_fitting_columns
 from epochlake.jobs.gate.gate import Gate
 from epochlake.jobs.gate.merge import overwrite_by, require_overwritable
+from epochlake.jobs.gate.spark_types import type_text
 from epochlake.jobs.gate.spilled_rows import NewSpilledRows, Spill, SpilledRows, forget_spills, spill
 from epochlake.metastore.metadata.model import Table
 from epochlake.metastore.storage import places
@@ -150,7 +151,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 def _require_fitting(table: Table, schema: StructType, *, deleted: bool) -> None:
     """Before any task runs: the types of the columns. Values are looked at by the tasks."""
     columns = [column for column in table.columns if not deleted or column.name in table.primary_key]
-    given = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    given = [(field.name, type_text(field.dataType)) for field in schema.fields]
     if deleted:
         given = [one for one in given if one[0] in table.primary_key]
     require_fitting_columns(table, columns, given)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from epochlake.jobs.gate.fitting import VOID, canonical, is_same_type, require_fitting_columns
+from epochlake.jobs.gate.spark_types import type_text
 from epochlake.jobs.replicas.file_columns import default_sql
 from epochlake.jobs.replicas.intervals import merged
 from epochlake.jobs.replicas.schema import DELETED
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.metastore.metadata.struct_fields import ArrayOf, MapOf, StructOf, Tree, of_type, tree_of, type_of
-from epochlake.placement.column_ddl import ddl_of, delta_type
+from epochlake.placement.column_ddl import ddl_of, delta_type, spark_type
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import TOKEN, Interval, with_token
 from msgspec import UNSET
@@ -34,8 +35,8 @@ def conform_keys(df: DataFrame, table: Table) -> DataFrame:
     selected = _selected(df.select(*[f"`{name}`" for name in df.columns if name in table.primary_key]), table, keys)
     return selected.select(
         *[
-            F.col(f"`{column.name}`") if column in keys else F.lit(None).cast(column.type).alias(column.name)
-            for column in table.columns
+            F.col(f"`{one.name}`") if one in keys else F.lit(None).cast(spark_type(one.type)).alias(one.name)
+            for one in table.columns
         ]
     )
 
@@ -83,7 +84,7 @@ def only_windows(table: Table, windows: Iterable[Interval]) -> Callable[[DataFra
 
 
 def _selected(df: DataFrame, table: Table, columns: Sequence[Column]) -> DataFrame:
-    given = [(field.name, field.dataType.simpleString()) for field in df.schema.fields]
+    given = [(field.name, type_text(field.dataType)) for field in df.schema.fields]
     require_fitting_columns(table, columns, given)
     types = dict(given)
     # Generated columns that are not given are computed where rows are encoded.
@@ -93,7 +94,7 @@ def _selected(df: DataFrame, table: Table, columns: Sequence[Column]) -> DataFra
 
 def _as_declared(column: Column, given: str | None) -> SparkColumn:
     if given is None:
-        missing = F.lit(None).cast(column.type) if column.default is UNSET else F.expr(default_sql(column))
+        missing = F.lit(None).cast(spark_type(column.type)) if column.default is UNSET else F.expr(default_sql(column))
         return missing.alias(column.name)
     named = F.col(f"`{column.name}`")
     have, wanted = canonical(given), canonical(column.type)
@@ -104,7 +105,7 @@ def _as_declared(column: Column, given: str | None) -> SparkColumn:
         named = in_order(named, of_type(delta_type(given)), tree_of(column))
     # Also where only upper and lower case of fields differ: files are read by other engines, which find a field by its
     # very name, and give null for others.
-    return named.cast(column.type).alias(column.name)
+    return named.cast(spark_type(column.type)).alias(column.name)
 
 
 def in_order(values: SparkColumn, have: Tree, wanted: Tree) -> SparkColumn:
@@ -118,7 +119,7 @@ def in_order(values: SparkColumn, have: Tree, wanted: Tree) -> SparkColumn:
                 (
                     in_order(values.getField(one.name), given[one.name], one.type)
                     if one.name in given
-                    else F.lit(None).cast(ddl_of(type_of(one.type)))
+                    else F.lit(None).cast(spark_type(ddl_of(type_of(one.type))))
                 ).alias(one.name)
                 for one in wanted.members
             ]

@@ -36,7 +36,7 @@ from epochlake.metastore.metadata.struct_fields import (
     tree_of,
     type_of,
 )
-from epochlake.placement.column_ddl import ddl_of, delta_type
+from epochlake.placement.column_ddl import ddl_of, delta_type, spark_type
 from epochlake.placement.column_hashing import hashes_of
 from numpy.typing import NDArray
 
@@ -112,7 +112,7 @@ class RowDigest(msgspec.Struct, frozen=True):
             column = self._given.get(one.number)
             if column is None:
                 missing = self._missing(one)
-                nothing = F.lit(None).cast(missing.type)
+                nothing = F.lit(None).cast(spark_type(missing.type))
                 then.append(
                     nothing
                     if missing.default is msgspec.UNSET
@@ -123,17 +123,17 @@ class RowDigest(msgspec.Struct, frozen=True):
             if type_then(column) != one.type:
                 tree = tree_of(column)
                 wanted = _then(tree, of_type(delta_type(one.type)))
-                narrow = in_order(values, tree, wanted).try_cast(ddl_of(type_of(wanted)))
+                narrow = in_order(values, tree, wanted).try_cast(spark_type(ddl_of(type_of(wanted))))
                 fits.append(
                     _is_infinite(narrow).eqNullSafe(_is_infinite(values))
                     if one.type == _ROUNDED
-                    else in_order(narrow, wanted, tree).cast(column.type).eqNullSafe(values)
+                    else in_order(narrow, wanted, tree).cast(spark_type(column.type)).eqNullSafe(values)
                 )
                 values = narrow
             then.append(values)
         for column in self._added:
             default = F.lit(None) if column.default is msgspec.UNSET else F.expr(default_sql(column))
-            fits.append(bare | F.col(f"`{column.name}`").eqNullSafe(default.cast(column.type)))
+            fits.append(bare | F.col(f"`{column.name}`").eqNullSafe(default.cast(spark_type(column.type))))
         fitting = reduce(lambda one, other: one & other, fits)
         another = F.xxhash64(*now, *marks, F.lit(_ANOTHER).cast("bigint"))
         return F.when(fitting, F.xxhash64(*then, *marks)).otherwise(another)

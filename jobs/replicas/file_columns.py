@@ -21,6 +21,7 @@ from epochlake.jobs.replicas.schema import DELETED, spark_ddl
 from epochlake.jobs.replicas.struct_columns import FIELD_ID, as_now, as_stored, fields_of, stored_ddl, structs_of
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.metastore.metadata.struct_fields import Tree
+from epochlake.placement.column_ddl import spark_type
 from epochlake.placement.errors import InvalidRequest, words_of
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class FileColumns(msgspec.Struct, frozen=True, dict=True):
         def called(column: Column) -> SparkColumn:
             stored = F.col(f"`{column.stored_name}`")
             # Spark casts a struct field by field in their order, whatever they are called.
-            return stored if stored_ddl(column) == column.type else stored.cast(column.type)
+            return stored if stored_ddl(column) == column.type else stored.cast(spark_type(column.type))
 
         # What Spark is told of defaults is no matter of who reads the rows.
         columns = [called(column).alias(column.name, metadata={}) for column in self.columns]
@@ -190,5 +191,6 @@ def default_sql(column: Column) -> str:
     text = str(value.as_py()) if not pa.types.is_boolean(value.type) else str(value.as_py()).lower()
     if pa.types.is_timestamp(value.type):
         text = value.cast(pa.string()).as_py()
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"CAST('{escaped}' AS {column.type})"
+    # What a backslash in a text means is a setting, too.
+    plain = f"'{text}'" if not {"'", "\\"} & set(text) else f"CAST(X'{text.encode().hex()}' AS STRING)"
+    return f"CAST({plain} AS {spark_type(column.type)})"

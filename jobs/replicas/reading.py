@@ -28,6 +28,7 @@ from epochlake.jobs.replicas.derived_tokens import has_derived_tokens
 from epochlake.jobs.replicas.file_columns import FileColumns, columns_to_read, file_columns
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, merged, rows_are_in, select
+from epochlake.jobs.replicas.pushed_filters import shown
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT, spark_ddl
 from epochlake.jobs.replicas.sections import Division, Run, Task, divided, tasks, work_of
@@ -160,14 +161,14 @@ def read_plan(spark: SparkSession, table: Table, plan: ReadPlan, names: Sequence
         scanned = _scanned(spark, table, plan)
         told = telling.result()
         if sum(one.count for one in told) <= NAMED_POSITIONS:
-            return _without(scanned, columns, _named(positions_of(told)))
+            return _without(table, scanned, columns, _named(positions_of(told)))
         rows = {run.name: run.copy.file.rows for run in _merged_runs(plan)}
         files = {one.file for one in told}
         if len(files) <= LOOKED_UP and sum(rows[name] for name in files) <= LOOKED_UP_ROWS:
             sizes = {copy.file.path.rpartition("/")[2]: copy.file.size for copy in plan.copies}
             conditions = plan.copies[0].address.storage.kept(Conditions)
             counts = conditions.looked_up(spark, words_of_files(told, rows), sizes)
-            return _without(scanned, columns, counts)
+            return _without(table, scanned, columns, counts)
         return _rows_of(spark, table, plan, columns, partial(_not_superseded, told=told))
     merged_rows = sum({run.name: run.copy.file.rows for run in _merged_runs(plan)}.values())
     return _rows_of(spark, table, plan, columns, _not_superseded if merged_rows <= MOST_TOLD_ROWS else _ranked)
@@ -187,7 +188,7 @@ def _rows_of(
 ) -> DataFrame:
     frames = _unmerged(spark, table, plan.plain, plan.filtered, names)
     if plan.merged:
-        frames.append(merge(spark, table, plan).selectExpr(*_quoted(names)))
+        frames.append(merge(spark, table, plan).transform(_shown(table, names)))
     return frame_of(spark, columns_named(table, names), frames)
 
 
@@ -217,7 +218,7 @@ def _unmerged(
 ) -> list[DataFrame]:
     frames = [scan_rows(spark, table, scan) for scan in plain]
     frames += [scan_rows(spark, table, scan, live=True) for scan in filtered]
-    return [frame.selectExpr(*_quoted(names)) for frame in frames]
+    return list(map(_shown(table, names), frames))
 
 
 def _scanned(spark: SparkSession, table: Table, plan: ReadPlan) -> tuple[list[DataFrame], list[DataFrame]]:
@@ -238,12 +239,15 @@ def _scanned(spark: SparkSession, table: Table, plan: ReadPlan) -> tuple[list[Da
 
 
 def _without(
-    scanned: tuple[Sequence[DataFrame], Sequence[DataFrame]], names: Sequence[str], counts: Column | None
+    table: Table,
+    scanned: tuple[Sequence[DataFrame], Sequence[DataFrame]],
+    names: Sequence[str],
+    counts: Column | None,
 ) -> DataFrame:
     """What `_scanned` gave of which `counts` is true, which its scan finds out; None: all of it counts."""
     told, others = scanned
     frames = [*(told if counts is None else [frame.where(counts) for frame in told]), *others]
-    return _union([frame.selectExpr(*_quoted(names)) for frame in frames])
+    return _union(list(map(_shown(table, names), frames)))
 
 
 def _parts_as_files(plan: ReadPlan, columns: FileColumns | None) -> tuple[ReadPlan, list[Run]]:
@@ -369,6 +373,10 @@ def _by_size(begins: Mapping[str, int], sizes: Mapping[str, int]) -> str:
     )
 
 
+def _shown(table: Table, names: Iterable[str]) -> Callable[[DataFrame], DataFrame]:
+    return shown(columns_named(table, names))
+
+
 def _quoted(names: Iterable[str]) -> list[str]:
     return [f"`{name}`" for name in names]
 
@@ -484,6 +492,8 @@ def scan_rows(spark: SparkSession, table: Table, scan: Scan, *, live: bool = Fal
         .option("ignoreCorruptFiles", False)
         # The checksum of every page is verified: a flipped bit is an error and not another value.
         .option("parquet.page.verify-checksum.enabled", True)
+        # Days and moments are what files say, also where a session takes other files for those of a Spark before 3.
+        .option("datetimeRebaseMode", "CORRECTED")
         .parquet(*scan.paths)
     )
     if columns is not None:

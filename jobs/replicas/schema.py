@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from deltalake import Schema
 from epochlake.metastore.metadata.model import Column, Table
 from epochlake.metastore.metadata.struct_fields import stored_type
-from epochlake.placement.column_ddl import DeltaType, delta_type
+from epochlake.placement.column_ddl import DeltaType, delta_type, spark_type
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import TABLET, TOKEN
 
@@ -84,5 +84,5 @@ def check_columns(columns: tuple[Column, ...], primary_key: tuple[str, ...]) -> 
 
 
 def spark_ddl(columns: Sequence[Column]) -> str:
-    """The columns as one DDL string for Spark, all of them nullable."""
-    return ", ".join(f"`{column.name}` {column.type}" for column in columns)
+    """The columns as one DDL string for Spark, all of them nullable; it means the same in every session."""
+    return ", ".join(f"`{column.name}` {spark_type(column.type)}" for column in columns)

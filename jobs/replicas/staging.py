@@ -26,6 +26,7 @@ from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.slices import tasks_of_slices
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.metadata.model import VolumeId
+from epochlake.placement.column_ddl import spark_type
 from epochlake.placement.errors import InvalidRequest
 from epochlake.placement.tokens import MIN_TOKEN, TOKEN, with_token
 
@@ -103,8 +104,8 @@ def _routed(df: DataFrame, plan: StagingPlan) -> DataFrame:
 
     table = plan.table
     if plan.deleted:
-        missing = [column for column in table.columns if column.name not in df.columns]
-        df = df.withColumns({column.name: F.lit(None).cast(column.type) for column in missing}) if missing else df
+        missing = {one.name: spark_type(one.type) for one in table.columns if one.name not in df.columns}
+        df = df.withColumns({name: F.lit(None).cast(type_) for name, type_ in missing.items()}) if missing else df
     # Generated columns that are not given are computed where rows are encoded.
     names = [F.col(f"`{column.name}`") for column in table.columns if column.name in df.columns]
     names += [F.col(name) for name in (DELETED, ROW_DIGEST) if name in df.columns]
