@@ -25,6 +25,7 @@ from epochlake.jobs.replicas.reading import (
 from epochlake.jobs.replicas.scanning import Asked, scan_slices
 from epochlake.jobs.replicas.schema import spark_ddl
 from epochlake.jobs.replicas.sections import TASK_ROWS, Run, Task, tasks
+from epochlake.jobs.replicas.shuffles import shuffle_tasks
 from epochlake.metastore.metadata.model import Table
 
 if TYPE_CHECKING:
@@ -70,5 +71,5 @@ def _answer(asked: Asked, work: Sequence[Task], batches: Iterable[pa.RecordBatch
 def _task_rows(spark: SparkSession, groups: Sequence[Sequence[Run]]) -> int:
     """About as many rows in a task that each of Spark's partitions has one."""
     rows = sum({run.name: run.copy.file.rows for group in groups for run in group}.values())
-    count = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
+    count = shuffle_tasks(spark)
     return min(max(rows // count, LEAST_TASK_ROWS), TASK_ROWS)

@@ -28,6 +28,7 @@ from epochlake.jobs.replicas.ledger import merged_id
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.row_groups import RowGroups
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
+from epochlake.jobs.replicas.shuffles import shuffle_tasks
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.metadata.placements import index_of
 from epochlake.metastore.storage import places
@@ -131,7 +132,7 @@ def _merged_rows(spark: SparkSession, plan: MergePlan) -> DataFrame:
     rows = scans[0].withColumn(file, F.col("_metadata.file_name"))
     for scan in scans[1:]:
         rows = rows.unionAll(scan.withColumn(file, F.col("_metadata.file_name")))
-    count = min(len(plan.merges), int(spark.conf.get("spark.sql.shuffle.partitions") or 200))
+    count = min(len(plan.merges), shuffle_tasks(spark))
     rows = with_every_token(rows, plan.table)
     placed = rows.withColumn(task, task_of_token(plan.lows, count)).repartition(count, task)
     if not plan.table.append_only:

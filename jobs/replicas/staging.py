@@ -23,6 +23,7 @@ from epochlake.jobs.replicas.arrow_maps import map_in_arrow
 from epochlake.jobs.replicas.encoding import RESULT, RESULT_DDL, ROW_DIGEST, encode_rows
 from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.jobs.replicas.schema import DELETED
+from epochlake.jobs.replicas.shuffles import shuffle_tasks
 from epochlake.jobs.replicas.slices import tasks_of_slices
 from epochlake.jobs.replicas.staging_plan import StagingPlan
 from epochlake.metastore.metadata.model import VolumeId
@@ -114,7 +115,7 @@ def _routed(df: DataFrame, plan: StagingPlan) -> DataFrame:
 
 
 def _tasks(df: DataFrame, plan: StagingPlan) -> int:
-    return min(len(plan.routing.lows), int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200))
+    return min(len(plan.routing.lows), shuffle_tasks(df.sparkSession))
 
 
 def task_of_token(lows: NDArray[np.int64], count: int) -> Column:
