@@ -333,17 +333,13 @@ def test_an_operator_ends_what_hangs_and_is_told_what_the_log_may_have(home: Hom
     assert run(joining(home, Member(says(Outcome.ACCEPTED)))).phase is Phase.CANCELLED
 
 
-def test_an_operator_who_cancels_while_the_question_is_written_down_lets_nobody_be_asked(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else he would be told that it is cancelled, and the node would join."""
-    member = Member(says(Outcome.ACCEPTED))
-    made = joining(home, member)
+def cancelled_while(phase: Phase, made: Joining, monkeypatch: pytest.MonkeyPatch) -> JoinState:
+    """What an operator is told who cancels while the home is being written to with a state of this phase."""
     begun, may_end = threading.Event(), threading.Event()
     written = Home.write
 
     def slow(self: Home, document: str, value: Any) -> None:
-        if value.phase is Phase.ASKING:
+        if value.phase is phase:
             begun.set()
             assert may_end.wait(60)
         written(self, document, value)
@@ -361,7 +357,16 @@ def test_an_operator_who_cancels_while_the_question_is_written_down_lets_nobody_
         await asking
         return state
 
-    state = asyncio.run(asyncio.wait_for(scene(), 120))
+    return asyncio.run(asyncio.wait_for(scene(), 120))
+
+
+def test_an_operator_who_cancels_while_the_question_is_written_down_lets_nobody_be_asked(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else he would be told that it is cancelled, and the node would join."""
+    member = Member(says(Outcome.ACCEPTED))
+    made = joining(home, member)
+    state = cancelled_while(Phase.ASKING, made, monkeypatch)
     assert state.phase is Phase.CANCELLED
     assert run(made) == state
     assert home.read("join", JoinState) == state
@@ -372,28 +377,7 @@ def test_of_an_acceptance_and_an_operator_who_cancels_at_once_the_first_stands_a
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = joining(home, Member(says(Outcome.ACCEPTED)))
-    begun, may_end = threading.Event(), threading.Event()
-    written = Home.write
-
-    def slow(self: Home, document: str, value: Any) -> None:
-        if value.phase is Phase.ACCEPTED:
-            begun.set()
-            assert may_end.wait(60)
-        written(self, document, value)
-
-    monkeypatch.setattr(Home, "write", slow)
-
-    async def scene() -> JoinState:
-        asking = asyncio.ensure_future(made._once())
-        assert await asyncio.to_thread(begun.wait, 60)
-        cancelling = asyncio.ensure_future(made.cancel())
-        for _ in range(10):
-            await asyncio.sleep(0)
-        may_end.set()
-        await asking
-        return await cancelling
-
-    state = asyncio.run(asyncio.wait_for(scene(), 120))
+    state = cancelled_while(Phase.ACCEPTED, made, monkeypatch)
     assert (state.phase, state.epoch) == (Phase.ACCEPTED, 7)
     assert made.state == state == home.read("join", JoinState)
 
