@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 import os
 import signal
 import ssl
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from epochlake.jobs.agent.agent import AgentSettings, opened
@@ -17,6 +19,7 @@ from epochlake.jobs.agent.http_client import HttpClient, split_address
 from epochlake.jobs.agent.http_server import HttpServer
 from epochlake.jobs.agent.join_messages import WantedVolume
 from epochlake.jobs.agent.joining import WantedNode
+from epochlake.jobs.agent.patience import LONGEST_PERIOD, LONGEST_WAIT, SHORTEST_JOIN, SHORTEST_PERIOD, beyond
 from epochlake.jobs.agent.routes import OPEN_TO_ALL, Routes
 from epochlake.jobs.agent.volumes import local_path
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
@@ -42,12 +45,28 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--volume", action="append", default=[])
     made.add_argument("--join", metavar="DATACENTER/RACK")
     made.add_argument("--cluster")
-    made.add_argument("--join-timeout", type=float, default=600.0)
+    made.add_argument("--join-timeout", type=_seconds(SHORTEST_JOIN, LONGEST_WAIT), default=600.0)
     made.add_argument("--admit", action="store_true")
     made.add_argument("--found", action="store_true")
     made.add_argument("--coordination-server", metavar="SERVER")
-    made.add_argument("--period", type=float, default=1.0)
+    made.add_argument("--period", type=_seconds(SHORTEST_PERIOD, LONGEST_PERIOD), default=1.0)
     return made
+
+
+def _seconds(least: float, most: float) -> Callable[[str], float]:
+    """Reads seconds from an option of the process, which somebody may start without the command line."""
+
+    def read(text: str) -> float:
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        why = beyond(seconds, least, most)
+        if why is not None:
+            raise argparse.ArgumentTypeError(why)
+        return seconds
+
+    return read
 
 
 def token_of(file: str | None) -> str | None:

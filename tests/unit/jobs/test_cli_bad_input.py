@@ -83,6 +83,7 @@ BAD: dict[str, tuple[list[str], int, list[str]]] = {
     "no such file": (["placement", "simulate", "no.json"], 2, ["no.json"]),
     "no zookeeper for vacuum": (["vacuum"], 75, ["ZooKeeper"]),
     "no zookeeper for pipelines": (["pipeline", "list"], 75, ["ZooKeeper"]),
+    "a duration of no end": (["vacuum", "--older-than", "9" * 400 + "d"], 2, ["longer than a thousand years"]),
     "no duration": (["vacuum", "--older-than", "soon"], 2, ["soon"]),
 }
 

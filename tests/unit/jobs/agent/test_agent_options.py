@@ -47,6 +47,35 @@ def test_a_period_that_cannot_be_meant_is_refused_before_an_agent_begins(
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "given", "said"),
+    [
+        ("--join-timeout", "inf", "give seconds from 1 to 1,000,000,000"),
+        ("--join-timeout", "nan", "give seconds from 1 to 1,000,000,000"),
+        ("--join-timeout", "0", "give seconds from 1 to 1,000,000,000"),
+        ("--join-timeout", "-1", "give seconds from 1 to 1,000,000,000"),
+        ("--period", "inf", "give seconds from 0.05 to 60"),
+    ],
+)
+def test_seconds_that_cannot_be_waited_for_are_refused_by_the_command_and_by_the_process(
+    tmp_path: Path, option: str, given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--home", str(tmp_path / "home"), "--name", "n1", f"{option}={given}"]
+    assert command(["agent", "run", *words]) == 2
+    assert said in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("given", ["inf", "nan", "-1"])
+def test_an_init_does_not_wait_for_ever(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["agent", "init", "127.0.0.1:1", "--metadata-nodes", "n1", f"--timeout={given}"]) == 2
+    assert "give seconds from 0 to 1,000,000,000" in capsys.readouterr().err
+
+
 async def pong(request: Request) -> Response:
     return Response(200, b"pong")
 
