@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -143,8 +144,10 @@ def test_a_handshake_that_fails_is_counted_and_logged_and_is_in_nobodys_way(
     for scene in (strangers, silent):
         asyncio.run(scene())
     said = [record.getMessage() for record in caplog.records if "its TLS handshake failed" in record.getMessage()]
-    assert len(said) == 7
     assert "http request" in said[1]
+    more = [int(found[1]) for line in said if (found := re.search(r" (\d+) more within 60 s", line))]
+    assert len(said) - len(more) + sum(more) == 7
+    assert len(said) < 7, "those of one kind are one line, and their number"
 
 
 def test_a_token_is_one_word_of_sixteen_characters_or_more(tmp_path: Path) -> None:
