@@ -262,18 +262,28 @@ def _require_digits(values: pa.ChunkedArray, column: Column, table: Table) -> No
 
 
 def _decimals(values: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    """The decimals that are in values, at any depth; what is null above them may be among them."""
+    """The decimals that are in values, at any depth: only those that count, not what lies below a null, or beside the
+    window of an array that is a part of a longer one.
+    """
     kind = values.type
     if pa.types.is_decimal(kind):
         yield values
     elif pa.types.is_list(kind):
         yield from _decimals(pc.list_flatten(values))
     elif pa.types.is_map(kind):
-        yield from _decimals(pa.chunked_array([piece.keys for piece in values.chunks], kind.key_type))
-        yield from _decimals(pa.chunked_array([piece.items for piece in values.chunks], kind.item_type))
+        if not _has_decimals(kind):
+            return  # nothing is copied for a look at nothing
+        # Arrow has no look at a map that leaves out what its nulls have below them, as there is one at a list.
+        there = values.filter(values.is_valid()).chunks
+        yield from _decimals(pa.chunked_array([piece.keys for piece in there], kind.key_type))
+        yield from _decimals(pa.chunked_array([piece.items for piece in there], kind.item_type))
     elif pa.types.is_struct(kind):
         for number in range(kind.num_fields):
             yield from _decimals(pc.struct_field(values, [number]))
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or any(_has_decimals(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _not_rows(rows: object, table: Table, columns: Sequence[Column], row: int | None = None) -> InvalidRequest:
