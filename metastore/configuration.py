@@ -337,6 +337,15 @@ NOT_SHOWN = {("zookeeper", "operator")}
 """(section, key) of what holds a secret, beside the tables of texts."""
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be stored: half a character cannot, as which bytes come that are no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def given(conf: str | Path | Configuration | None) -> Configuration:
     """A configuration as it is given, or the one in a file; None: as `load` finds it. Raises ConfigurationError."""
     return conf if isinstance(conf, Configuration) else load(conf)
@@ -377,7 +386,13 @@ def load(
     _refuse_single_underscores(values, environ)
     sections: dict[str, Any] = {name: _built(origin, name, SECTIONS[name], values[name]) for name in SECTIONS}
     configuration = Configuration(**values[""], **sections)
-    return msgspec.structs.replace(configuration, root=resolved(configuration.root, directory))
+    whole = resolved(configuration.root, directory)
+    if not is_unicode(whole):
+        raise ConfigurationError(
+            f"no cluster can be at {whole!a}, which is no text in UTF-8",
+            hint="Choose a directory whose name, and whose parents' names, are UTF-8",
+        )
+    return msgspec.structs.replace(configuration, root=whole)
 
 
 def locate(path: str | Path | None, environ: Mapping[str, str], directory: Path) -> Path | None:
@@ -528,6 +543,8 @@ def _refuse_single_underscores(values: Mapping[str, Mapping[str, Any]], environ:
 
 def _converted(origin: str, section: str, key: str, value: Any, *, strict: bool) -> Any:
     kind = KEYS[section][key]
+    if isinstance(value, str) and not is_unicode(value):
+        raise ConfigurationError(f"{origin}: {_label(section, key)} is {value!a}, which is no text in UTF-8.")
     try:
         return msgspec.convert(_spelt(value, kind), decodable(kind), strict=strict)
     except msgspec.ValidationError as error:

@@ -193,10 +193,22 @@ def _volume(text: str) -> WantedVolume:
     uri = place if capacity is not None else uri
     if not equals or not name or not uri or capacity == 0:
         raise InvalidRequest(f"{text!r} is no volume", hint="Give NAME=URI, or NAME=URI,BYTES")
-    return WantedVolume(name, os.path.abspath(uri) if local_path(uri) == uri else uri, capacity)
+    wanted = WantedVolume(name, os.path.abspath(uri) if local_path(uri) == uri else uri, capacity)
+    require_unicode("--volume", f"{name}={wanted.uri}")
+    return wanted
+
+
+def require_unicode(option: str, text: str) -> None:
+    """Raise InvalidRequest for what cannot be told to others: bytes that are no UTF-8 come as half characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{option} {text!a} is no text in UTF-8", hint="Give names and paths in UTF-8") from error
 
 
 def _wanted(place: str, volumes: tuple[WantedVolume, ...], cluster: str | None) -> WantedNode:
+    for option, text in (("--join", place), ("--cluster", cluster or "")):
+        require_unicode(option, text)
     datacenter, slash, rack = place.partition("/")
     if not slash or not datacenter or not rack:
         raise InvalidRequest(f"{place!r} is no place of a node", hint="Give --join DATACENTER/RACK")

@@ -71,6 +71,18 @@ def test_seconds_that_cannot_be_waited_for_are_refused_by_the_command_and_by_the
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["--volume", "d1=/\udcff"], ["--volume", "d1=/d1", "--join", "dc\udcff/r1"]],
+)
+def test_what_others_cannot_be_told_is_refused_before_an_agent_begins(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--home", str(tmp_path / "home"), "--name", "n1", "--listen", "127.0.0.1:0", *words]) == 2
+    assert "is no text in UTF-8" in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
+
+
 @pytest.mark.parametrize("given", ["inf", "nan", "-1"])
 def test_an_init_does_not_wait_for_ever(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["agent", "init", "127.0.0.1:1", "--metadata-nodes", "n1", f"--timeout={given}"]) == 2
