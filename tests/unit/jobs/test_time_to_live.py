@@ -438,6 +438,23 @@ def test_no_time_to_live_begins_by_a_clock_that_the_root_contradicts(
     assert shown(visits) == {1}, "what has expired stays so"
 
 
+def test_where_the_root_does_not_tell_its_time_the_log_contradicts_a_clock_that_is_behind_and_a_warning_is_given(
+    visits: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(right_clocks, "ahead_of", lambda storage, root: None)
+    before = visits.metadata.epoch
+    clock.forward(-5 * DAY)
+    with pytest.raises(Rejected, match=f"seconds behind the time of epoch {before}, and .* does not tell") as refused:
+        administration.set_ttl(visits, TABLE, "seen", timedelta(days=90))
+    assert refused.value.code == Code.INVALID_TTL
+    with pytest.raises(Rejected, match="seconds behind the time of epoch"):
+        administration.drop_table(visits, TABLE, keep_seconds=DAY)
+    assert (visits.catch_up().epoch, "see that it is right" in caplog.text) == (before, False)
+    clock.forward(5 * DAY)
+    administration.set_ttl(visits, TABLE, "seen", timedelta(days=90))
+    assert "does not tell what time it is, so only the clock of this machine says" in caplog.text
+
+
 def test_files_of_nothing_but_expired_rows_are_a_reason_to_compact_once(visits: Cluster, clock: Clock) -> None:
     put(visits, clock, *((key, 0) for key in range(40)))
     administration.alter_table(visits, TABLE, add=["more string"])
