@@ -15,7 +15,7 @@ import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration import right_clocks, times_to_live
 from epochlake.jobs.administration.altering import ReplicasNotFenced
-from epochlake.jobs.administration.past_rows import changed_rows, rollback
+from epochlake.jobs.administration.past_rows import changed_rows, rollback, time_of_newest
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.arrow_reading import question
@@ -174,6 +174,29 @@ def test_a_difference_shows_what_has_expired_in_between(visits: Cluster, clock: 
     clock.forward(2 * HOUR)
     rows = changed_rows(visits, TABLE, since, clock.now()).read_all().to_pylist()
     assert [(row["id"], row["_change"]) for row in rows] == [(1, "removed")]
+
+
+def test_what_a_rollback_writes_that_expires_by_a_time_to_live_set_meanwhile_no_read_shows(
+    cluster: Cluster, clock: Clock
+) -> None:
+    """`until` is the newest write, before the table had its time to live: so rows are judged as of then."""
+    administration.create_table(cluster, TABLE, COLUMNS, ["id"], tablets=2)
+    put(cluster, clock, (1, 2 * DAY), (2, 0), (4, 2 * DAY))
+    to = time_of_newest(cluster, TABLE)
+    put(cluster, clock, (1, 0), (3, 2 * DAY), (5, 0), note="since")
+    cluster.delete(TABLE, [{"id": 4}])
+    administration.set_ttl(cluster, TABLE, "seen", timedelta(days=1))
+    assert shown(cluster) == {1, 2, 5}
+    done = rollback(cluster, TABLE, to)
+    assert (done.rewritten, done.brought_back, done.deleted) == (1, 1, 2)
+    assert shown(cluster) == {2}, "1 and 4 are as they were, and so they have expired"
+    assert shown(cluster, as_of=to) == {1, 2, 4}
+    assert rollback(cluster, TABLE, to, until=done.until).already
+    compacted(cluster)
+    assert shown(cluster) == {2}
+    administration.drop_ttl(cluster, TABLE)
+    compacted(cluster)
+    assert shown(cluster) == {2}, "what has expired stays so"
 
 
 def test_a_rollback_neither_brings_expired_rows_back_nor_deletes_them(visits: Cluster, clock: Clock) -> None:
