@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -299,6 +300,27 @@ def test_what_cannot_be_written_down_is_not_asked(home: Home, monkeypatch: pytes
             asyncio.run(made._once())
     assert not member.asked
     assert run(made).phase is Phase.ACCEPTED
+
+
+def test_a_join_that_waits_for_its_disk_says_so_once_and_asks_when_there_is_room(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = Member(says(Outcome.ACCEPTED))
+    made = joining(home, member)
+    tries: list[str] = []
+    written = Home.write
+
+    def full(self: Home, document: str, value: Any) -> None:
+        tries.append(document)
+        if len(tries) < 20:
+            raise home.unwritable(OSError(errno.ENOSPC, "No space left on device"))
+        assert "No space left on device. Make room on its disk" in made.state.reason
+        written(self, document, value)
+
+    monkeypatch.setattr(Home, "write", full)
+    assert run(made).phase is Phase.ACCEPTED
+    assert (len(member.asked), caplog.text.count("the join waits")) == (1, 1)
+    assert home.read("join", JoinState) == made.state
 
 
 def test_an_agent_that_finds_its_node_in_the_log_before_it_hears_the_answer_has_joined(home: Home) -> None:
