@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient, split_address
+from epochlake.jobs.agent.agent import AgentSettings, opened
+from epochlake.jobs.agent.http_client import AgentDistrusted, AgentUnreachable, HttpClient, split_address
 from epochlake.jobs.agent.http_server import HttpServer, Request, Response
+from epochlake.jobs.agent.join_messages import WantedVolume
+from epochlake.jobs.agent.joining import WantedNode
 from epochlake.jobs.agent.running import main, tls_of, token_of
 from epochlake.jobs.cli.main import main as command
 from epochlake.placement.errors import InvalidRequest
@@ -109,6 +112,35 @@ def test_with_tls_both_sides_show_a_certificate_of_the_authority(tmp_path: Path)
             assert await HttpClient(tls=asking).ask(address, "/", timeout=20) == (200, b"pong")
         finally:
             await server.stop()
+
+    asyncio.run(scene())
+
+
+def test_an_agent_says_that_the_certificate_of_another_is_not_believed_and_who_asks_is_told(tmp_path: Path) -> None:
+    mine, other = certificate(tmp_path, "mine"), certificate(tmp_path, "other")
+    serving, _ = tls_of(*mine)
+    _, stranger = tls_of(*other)
+
+    async def scene() -> None:
+        server = HttpServer(pong, tls=serving)
+        address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        wanted = WantedNode("dc1", "r1", (WantedVolume("d1", str(tmp_path / "d1")),))
+        settings = AgentSettings(str(tmp_path / "home"), "127.0.0.1:1", "n2", join=wanted)
+        agent = opened(settings, HttpClient(tls=stranger))
+        try:
+            assert await agent.reach(address, "/handshake") is None
+            said = f"the agent at {address} and this one do not talk: its certificate is not believed: self"
+            assert said in "".join(agent.state().problems)
+            assert agent.joining is not None
+            assert said in agent.joining._nobody()
+            with pytest.raises(AgentDistrusted) as told:
+                await HttpClient(tls=stranger).ask(address, "/", timeout=60)
+            assert "certificates of one authority" in told.value.hint
+        finally:
+            await server.stop()
+            agent.home.release()
+        assert await agent.reach(address, "/handshake") is None
+        assert not agent.refusals, "nobody is there now"
 
     asyncio.run(scene())
 
