@@ -85,26 +85,26 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def interleaved(rounds: int, works: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Seconds of each of `works`, run in turns `rounds` times after one round that does not count.
+def interleaved(rounds: int, works: Mapping[str, Callable[[], object]], *, before: int = 1) -> dict[str, list[float]]:
+    """Seconds of each of `works`, run in turns `rounds` times after some rounds before, which do not count.
 
     Each round begins with another one, so that none is always the one that comes after the others' dirt.
     """
     names = list(works)
     taken: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds + 1):
+    for number in range(before + rounds):
         gc.collect()
         first = number % len(names)
         for name in names[first:] + names[:first]:
             once = seconds(works[name])
-            if number:
+            if number >= before:
                 taken[name].append(once)
     return taken
 
 
-def medians(rounds: int, works: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """The median of each of `works`, in seconds."""
-    return {name: statistics.median(taken) for name, taken in interleaved(rounds, works).items()}
+def medians(rounds: int, works: Mapping[str, Callable[[], object]], *, before: int = 1) -> dict[str, float]:
+    """The median of each of `works`, in seconds, as `interleaved` runs them."""
+    return {name: statistics.median(taken) for name, taken in interleaved(rounds, works, before=before).items()}
 
 
 def machine() -> str:

@@ -73,6 +73,9 @@ SESSION_SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "2",
     # A read names its files one by one: listing them is no job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+    # 4 MiB by default, and opening a file of a volume takes as long as reading less than one: beside eight files of
+    # writes the four large ones of a table would be one task, whatever the cores.
+    "spark.sql.files.openCostInBytes": "1048576",
 }
 
 LOCAL_SETTINGS = {

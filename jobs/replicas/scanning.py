@@ -1,7 +1,8 @@
 """The rows of a read plan as Arrow, read by this process: what Spark would read of it.
 
 Runs that share no token with another one are read as they are. Of sections it is told first which rows do not count
-(superseding.py), a slice at a time, so that memory is bounded; any filter may leave rows out after that.
+(superseding.py), a slice at a time; any filter may leave rows out after that. Small slices are read side by side, a few
+at a time, so that memory is bounded.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.sections import Run, Slice, bytes_of
 from epochlake.jobs.replicas.skipping import RowGroups
 from epochlake.jobs.replicas.superseding import judged
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.placement.errors import InvalidRequest, words_of
 from epochlake.placement.tokens import Interval
 
@@ -27,6 +29,9 @@ ONCE_BYTES = 32 << 20
 """Of slices with so many stored bytes all that is asked for is read at once, and held until it is known which rows
 count. Of larger ones keys are read first, and what else is asked for after that, a row group at a time.
 """
+
+SIDE_BY_SIDE = 4
+"""So many slices are read at the same time, with `ONCE_BYTES` stored bytes together at most."""
 
 
 class Asked(msgspec.Struct, frozen=True, eq=False):
@@ -83,16 +88,40 @@ def rows_of_slices(pieces: Iterable[Slice], asked: Asked) -> Iterator[pa.Table]:
     """
     any_column = _can_match(asked, asked.needed)
     keys_only = _can_match(asked, [name for name in asked.needed if name in asked.primary_key])
+
+    def rows_of(piece: Slice) -> Iterator[pa.Table]:
+        return _rows_of_slice(piece, asked, any_column, keys_only)
+
+    for few in _side_by_side(pieces):
+        if len(few) == 1:
+            yield from rows_of(few[0])
+        else:
+            yield from chain.from_iterable(ThreadWorkers(len(few)).run(lambda piece: list(rows_of(piece)), few))
+
+
+def _side_by_side(pieces: Iterable[Slice]) -> Iterator[list[Slice]]:
+    """Slices in their order, as many together as are read at the same time."""
+    few: list[Slice] = []
     for piece in pieces:
-        window = (piece.low, piece.high)
-        if len(piece.runs) == 1:
-            [run] = piece.runs
-            yield from _asked_for(_rows(run, window, asked, any_column), asked)
-            continue
-        if bytes_of(piece) <= ONCE_BYTES:
-            for one in judged(asked.judged_by, piece, keys_only, asked.columns):
-                yield from _asked_for([one.rows.filter(pa.array(~one.dead))], asked)
-            continue
+        if few and (len(few) == SIDE_BY_SIDE or sum(map(bytes_of, [*few, piece])) > ONCE_BYTES):
+            yield few
+            few = []
+        few.append(piece)
+    if few:
+        yield few
+
+
+def _rows_of_slice(
+    piece: Slice, asked: Asked, any_column: CanMatch | None, keys_only: CanMatch | None
+) -> Iterator[pa.Table]:
+    window = (piece.low, piece.high)
+    if len(piece.runs) == 1:
+        [run] = piece.runs
+        yield from _asked_for(_rows(run, window, asked, any_column), asked)
+    elif bytes_of(piece) <= ONCE_BYTES:
+        for one in judged(asked.judged_by, piece, keys_only, asked.columns):
+            yield from _asked_for([one.rows.filter(pa.array(~one.dead))], asked)
+    else:
         found = [(one.run, one.positions[one.dead], len(one.dead)) for one in judged(asked.judged_by, piece, keys_only)]
         for run, dead, rows in found:
             if len(dead) < rows:

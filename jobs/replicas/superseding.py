@@ -21,6 +21,7 @@ from epochlake.jobs.replicas.row_values import bare_rows, comparable
 from epochlake.jobs.replicas.run_files import CanMatch, Positions, rows_of_run
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sections import Run, Slice, Task
+from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.hashing import has_token_of_its_own
 from epochlake.placement.tokens import TOKEN, Interval
@@ -37,6 +38,9 @@ SUPERSEDED_DDL = f"`{FILE}` string, `{FIRST}` bigint, `{WORDS}` array<bigint>"
 
 WORD_BITS = 64
 """Rows of which a word tells."""
+
+READERS = 4
+"""Runs of a slice that are read at the same time: decoding them is most of what telling costs."""
 
 MOST_COMPARED = 1024
 """Of so many runs it is found out whether one is later than the other as a whole: that takes the square of it."""
@@ -135,11 +139,13 @@ def judged(
     runs = sorted(piece.runs, key=_age)
     ranked = _are_ranked(runs)
     needed = [TOKEN, *told_by, *([] if ranked else [WRITTEN_AT])]
-    parts = []
-    for run in runs:
+
+    def read(run: Run) -> tuple[pa.Table, Positions]:
         deletes = [DELETED] if run.copy.file.has_tombstones else []
         names = list(dict.fromkeys([*needed, *deletes, *columns]))
-        parts.append(_read(run, (piece.low, piece.high), names, can_match))
+        return _read(run, (piece.low, piece.high), names, can_match)
+
+    parts = ThreadWorkers(READERS).run(read, runs)
     rows = pa.concat_tables([bare_rows(part.select(needed)) for part, _ in parts]).combine_chunks()
     deleted = np.concatenate([_deleted(part) for part, _ in parts])
     tokens = rows.column(TOKEN).to_numpy()

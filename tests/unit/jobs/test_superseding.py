@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import math
 import random
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -119,6 +121,23 @@ def test_what_compaction_has_made_of_two_tablets_is_ranked_below_a_batch_that_bo
     late = stored_versions(replica, [(2, 2, 25, False)])
     with pytest.raises(StorageUnavailable):
         told([late, one])
+
+
+def test_files_of_a_slice_are_read_side_by_side(replica: ReplicaAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No one of them is read before all have been begun."""
+    runs = [
+        stored_versions(replica, [(1, 1, at, False), (at + 2, 1, at, False)])
+        for at in range(superseding_module.READERS)
+    ]
+    all_begun = threading.Barrier(len(runs))
+    read = superseding_module.rows_of_run
+
+    def waits(*asked: Any, **more: Any) -> Iterator[tuple[pa.Table, Any]]:
+        all_begun.wait(60)
+        yield from read(*asked, **more)
+
+    monkeypatch.setattr(superseding_module, "rows_of_run", waits)
+    assert told(runs) == {(run.name, 0) for run in runs[:-1]}
 
 
 def test_a_file_that_spans_two_slices_is_told_in_both(replica: ReplicaAddress) -> None:
