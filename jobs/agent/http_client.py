@@ -21,15 +21,20 @@ class AgentUnreachable(EpochlakeError):
 class AgentDistrusted(AgentUnreachable):
     """An agent is there, and TLS does not begin with it. `why`: in words that name no address."""
 
-    def __init__(self, address: str, error: ssl.SSLError) -> None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            self.why = f"its certificate is not believed: {error.verify_message}"
-        else:
-            self.why = f"TLS does not begin: {(error.reason or str(error)).replace('_', ' ').lower()}"
-        super().__init__(
-            f"the agent at {address} cannot be asked: {self.why}",
-            hint="Both need certificates of one authority that are valid now, or neither TLS",
-        )
+    why = ""
+
+
+def _distrusted(address: str, error: ssl.SSLError) -> AgentDistrusted:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = f"its certificate is not believed: {error.verify_message}"
+    else:
+        why = f"TLS does not begin: {(error.reason or str(error)).replace('_', ' ').lower()}"
+    told = AgentDistrusted(
+        f"the agent at {address} cannot be asked: {why}",
+        hint="Both need certificates of one authority that are valid now, or neither TLS",
+    )
+    told.why = why
+    return told
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -65,7 +70,7 @@ class HttpClient:
             # In the words of the parser it would be about its own states.
             raise AgentUnreachable(f"the agent at {address} cannot be asked: what comes is no answer in HTTP") from None
         except ssl.SSLError as error:
-            raise AgentDistrusted(address, error) from None
+            raise _distrusted(address, error) from None
         except OSError as error:
             raise AgentUnreachable(f"the agent at {address} cannot be asked: {error or type(error).__name__}") from None
 
