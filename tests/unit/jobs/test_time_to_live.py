@@ -15,7 +15,7 @@ import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration import right_clocks, times_to_live
 from epochlake.jobs.administration.altering import ReplicasNotFenced
-from epochlake.jobs.administration.past_rows import changed_rows, rollback, time_of_newest
+from epochlake.jobs.administration.past_rows import changed_rows, rollback
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.arrow_reading import question
@@ -174,29 +174,6 @@ def test_a_difference_shows_what_has_expired_in_between(visits: Cluster, clock: 
     clock.forward(2 * HOUR)
     rows = changed_rows(visits, TABLE, since, clock.now()).read_all().to_pylist()
     assert [(row["id"], row["_change"]) for row in rows] == [(1, "removed")]
-
-
-def test_what_a_rollback_writes_that_expires_by_a_time_to_live_set_meanwhile_no_read_shows(
-    cluster: Cluster, clock: Clock
-) -> None:
-    """`until` is the newest write, before the table had its time to live: so rows are judged as of then."""
-    administration.create_table(cluster, TABLE, COLUMNS, ["id"], tablets=2)
-    put(cluster, clock, (1, 2 * DAY), (2, 0), (4, 2 * DAY))
-    to = time_of_newest(cluster, TABLE)
-    put(cluster, clock, (1, 0), (3, 2 * DAY), (5, 0), note="since")
-    cluster.delete(TABLE, [{"id": 4}])
-    administration.set_ttl(cluster, TABLE, "seen", timedelta(days=1))
-    assert shown(cluster) == {1, 2, 5}
-    done = rollback(cluster, TABLE, to)
-    assert (done.rewritten, done.brought_back, done.deleted) == (1, 1, 2)
-    assert shown(cluster) == {2}, "1 and 4 are as they were, and so they have expired"
-    assert shown(cluster, as_of=to) == {1, 2, 4}
-    assert rollback(cluster, TABLE, to, until=done.until).already
-    compacted(cluster)
-    assert shown(cluster) == {2}
-    administration.drop_ttl(cluster, TABLE)
-    compacted(cluster)
-    assert shown(cluster) == {2}, "what has expired stays so"
 
 
 def test_a_rollback_neither_brings_expired_rows_back_nor_deletes_them(visits: Cluster, clock: Clock) -> None:
@@ -459,23 +436,6 @@ def test_no_time_to_live_begins_by_a_clock_that_the_root_contradicts(
     assert (visits.catch_up().epoch, shown(visits)) == (before, {1})
     administration.set_ttl(visits, TABLE, "seen", timedelta(days=90))
     assert shown(visits) == {1}, "what has expired stays so"
-
-
-def test_where_the_root_does_not_tell_its_time_the_log_contradicts_a_clock_that_is_behind_and_a_warning_is_given(
-    visits: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(right_clocks, "ahead_of", lambda storage, root: None)
-    before = visits.metadata.epoch
-    clock.forward(-5 * DAY)
-    with pytest.raises(Rejected, match=f"seconds behind the time of epoch {before}, and .* does not tell") as refused:
-        administration.set_ttl(visits, TABLE, "seen", timedelta(days=90))
-    assert refused.value.code == Code.INVALID_TTL
-    with pytest.raises(Rejected, match="seconds behind the time of epoch"):
-        administration.drop_table(visits, TABLE, keep_seconds=DAY)
-    assert (visits.catch_up().epoch, "see that it is right" in caplog.text) == (before, False)
-    clock.forward(5 * DAY)
-    administration.set_ttl(visits, TABLE, "seen", timedelta(days=90))
-    assert "does not tell what time it is, so only the clock of this machine says" in caplog.text
 
 
 def test_files_of_nothing_but_expired_rows_are_a_reason_to_compact_once(visits: Cluster, clock: Clock) -> None:
