@@ -17,7 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from epochlake.metastore.checkpoint_seals import is_as_sealed, require_sound, rotten_checkpoint, seal
-from epochlake.metastore.delta_commits import CHECKPOINT, COMMIT, LAST_CHECKPOINT, LOG, log_directory, pointed_at
+from epochlake.metastore.delta_commits import (
+    CHECKPOINT,
+    COMMIT,
+    LAST_CHECKPOINT,
+    LOG,
+    TornCommit,
+    log_directory,
+    pointed_at,
+    require_whole,
+)
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage.disk import Disk
 from epochlake.metastore.storage.places import join, local_path
@@ -30,7 +39,8 @@ def checkpoint_if_due(
     storage: Storage, open_table: Callable[[], DeltaTable], uri: str, version: int, interval: int
 ) -> None:
     """After the commit of a version: every `interval` commits a checkpoint, synced and sealed. Nothing depends on it,
-    so this does not fail. The handle is one of its own, and moved on. What has rotted is not built upon.
+    so this does not fail. The handle is one of its own, and moved on. What has rotted is not built upon: delta-rs takes
+    a commit that is empty by now for one without content, and the checkpoint would say so for ever.
     """
     if (version + 1) % interval or not storage.disk.is_shared:  # delta-rs writes it
         return
@@ -46,7 +56,10 @@ def checkpoint_if_due(
         if rotten_checkpoint(storage, uri) is not None:
             put_torn_aside(storage, uri)
         require_sound(storage, uri)
+        require_whole(storage, uri)
         seal(storage, uri, storage.within_deadline("write a checkpoint of", uri, write))
+    except TornCommit as torn:
+        logger.warning("no checkpoint of %s was written: %s", uri, torn)
     except StorageUnavailable as error:
         logger.info("no checkpoint of %s was written: %s", uri, error)
 

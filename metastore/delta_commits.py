@@ -432,6 +432,15 @@ def _sync_commits(storage: Storage, table: str, directory: str, up_to: int) -> N
     _remember(storage, directory, up_to)
 
 
+def look_at_all_again(storage: Storage, table: str) -> None:
+    """Have the next `sync_commits` look at all commits that there are, for a table that is read from its beginning: one
+    that this process has synced may have rotted since.
+    """
+    directory = local_path(join(table, LOG))
+    if directory is not None:
+        storage.kept(SyncedCommits).newest.pop(directory, None)
+
+
 def sync_replicated_commits(storage: Storage, table: str, up_to: int) -> None:
     """`sync_commits` for what other replicas have as well: commits are only looked at where `durability` relies on
     them.

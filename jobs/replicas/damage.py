@@ -41,10 +41,14 @@ class ExpectedFile(msgspec.Struct, frozen=True):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What was found: what is wrong with the bytes, and of a file without a seal the hash of all of them."""
+    """What was found: what is wrong with the bytes, and of a file without a seal the hash of all of them.
+
+    `unread`: storage did not give them, so nobody knows whether they are whole.
+    """
 
     digest: str | None
     damage: str | None
+    unread: bool = False
 
 
 def check_bytes(stored: ExpectedFile) -> Checked:
@@ -59,7 +63,7 @@ def check_bytes(stored: ExpectedFile) -> Checked:
     except DamagedBytes as error:
         return Checked(None, error.damage)
     except StorageUnavailable as error:
-        return Checked(None, str(error))
+        return Checked(None, str(error), unread=True)
 
 
 def _digest(stored: ExpectedFile) -> str:

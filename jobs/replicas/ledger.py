@@ -44,6 +44,7 @@ from epochlake.metastore.metadata.model import TableId
 from epochlake.metastore.rewriting import Mark, NewFile, OldFile, append_files, replace_files
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.errors import words_of
 from epochlake.placement.tokens import Interval
 
 logger = logging.getLogger(__name__)
@@ -154,8 +155,8 @@ class Ledger:
 
     def merges(self, table_id: TableId) -> dict[str, Merge]:
         """Every entry of a table that is not void, read now: file id -> entry. Raises StorageUnavailable."""
-        table = self._open()
-        return {} if table is None else self._remember(table_id, _entries(self._storage, self.uri, table, table_id))
+        _, entries = self._read(table_id)
+        return self._remember(table_id, entries)
 
     def record(self, groups: Sequence[Sequence[Merge]]) -> tuple[Merge, ...]:
         """Write entries of one table, before any replica may have their files; those that were written.
@@ -192,8 +193,10 @@ class Ledger:
             return ()
         table_id = merges[0].table_id
         for _ in attempts():
-            table = self._open() or self._create()
-            known = _entries(self._storage, self.uri, table, table_id)
+            table, known = self._read(table_id)
+            if table is None:
+                table = self._create()
+                known = _entries(self._storage, self.uri, table, table_id)  # others may have been faster
             chosen = choose(known)
             if not chosen:
                 return ()
@@ -212,6 +215,24 @@ class Ledger:
         raise StorageUnavailable(
             f"the ledger at {self.uri} was changed by others during each of our tries", hint="Retry"
         )
+
+    def _read(self, table_id: TableId) -> tuple[DeltaTable | None, list[Merge]]:
+        """The ledger as it is now, None when nothing was ever compacted, and all entries of a table.
+
+        Entries never go. Where some of those do that were read before, a commit has rotted since, or an older copy lies
+        there: what is decided without them could replace a row twice. Raises StorageUnavailable.
+        """
+        before = self._known.get(table_id, {})  # first: others may add to it, and to what is read
+        table = self._open()
+        entries = [] if table is None else _entries(self._storage, self.uri, table, table_id)
+        lost = before.keys() - {entry.file_id for entry in entries}
+        if lost:
+            raise failures.StorageDamaged(
+                f"the ledger of compactions at {self.uri} lacks {len(lost)} entries that were read there before, as "
+                f"that of the merged file {max(lost)}: a commit of it has rotted, or an older copy lies there",
+                hint=f"Restore {self.uri} from the newest copy, and try again",
+            )
+        return table, entries
 
     def _merges_with(self, table_id: TableId, wanted: Collection[str]) -> dict[str, Merge]:
         known = self._known.get(table_id, {})
@@ -234,7 +255,16 @@ class Ledger:
         return _standing(entries)
 
     def _open(self) -> DeltaTable | None:
-        """The ledger as it is now, None when nothing was ever compacted."""
+        """The ledger as it is now, None when nothing was ever compacted. Raises StorageUnavailable."""
+        try:
+            return self._opened()
+        except delta_commits.TornCommit as torn:
+            raise failures.StorageDamaged(
+                f"the ledger of compactions is damaged: {torn}",
+                hint=f"Restore {delta_commits.commit_uri(self.uri, torn.version)} from a backup, and try again",
+            ) from torn
+
+    def _opened(self) -> DeltaTable | None:
         try:
             checkpoint_seals.require_sound(self._storage, self.uri)
             table = DeltaTable(places.delta_uri(self.uri), storage_options=self._storage.delta_options(self.uri))
@@ -243,9 +273,10 @@ class Ledger:
         except (failures.StorageDamaged, *failures.STORAGE_ERRORS) as error:
             delta_commits.require_whole(self._storage, self.uri)
             if delta_checkpoints.put_torn_aside(self._storage, self.uri):
-                return self._open()
+                return self._opened()
             raise failures.unavailable("read the ledger of compactions at", self.uri, error) from error
-        # What another process has written is on the disk before anything is decided by it.
+        # What another process has written is on the disk before anything is decided by it. Delta-rs has read all of it.
+        delta_commits.look_at_all_again(self._storage, self.uri)
         delta_commits.sync_commits(self._storage, self.uri, table.version())
         return table
 
@@ -355,15 +386,17 @@ class _StoredFile(NamedTuple):
 
 def _read_file(storage: Storage, uri: str, file: _StoredFile, table_id: TableId) -> list[Merge]:
     """The entries of a data file. Raises StorageUnavailable, naming the file, when it is not what was written."""
-    filesystem, root = storage.filesystem(uri)
     path = unquote(file.path)
     try:
-        with pq.ParquetFile(f"{root}/{path}", filesystem=filesystem, page_checksum_verification=True) as parquet:
+        data = storage.read_bytes(places.join(uri, path))
+    except failures.MissingFile as error:
+        raise _damaged(uri, path, "is not there") from error
+    try:
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as parquet:
             rows = parquet.read(use_threads=False)
     except failures.STORAGE_ERRORS as error:
-        raise failures.unavailable(
-            "read the ledger of compactions, of which this is a file:", f"{uri}/{path}", error
-        ) from error
+        # Its bytes are here: what is said of them is no word on whether storage answers.
+        raise _damaged(uri, path, f"has other bytes than were written ({words_of(error)})") from error
     lacking = set(_STORED) - {"hash"} - set(rows.column_names)
     if lacking:
         raise _damaged(uri, path, f"has no column {min(lacking)}")
@@ -389,8 +422,8 @@ def _from_arrow(rows: pa.Table, table_id: TableId) -> list[Merge]:
     ]
 
 
-def _damaged(uri: str, path: str, what: str) -> StorageUnavailable:
-    return StorageUnavailable(
+def _damaged(uri: str, path: str, what: str) -> failures.StorageDamaged:
+    return failures.StorageDamaged(
         f"the ledger of compactions is damaged: its file {uri}/{path} {what}. Its entries decide which rows "
         "are read, so none is used",
         hint=f"Restore this file from a backup of {uri}, and try again",

@@ -358,6 +358,7 @@ def _read_and_identified(storage: Storage, uri: str) -> _Kept | ReplicaState:
     version = delta_commits.newest_version(storage, uri)
     identity = delta_commits.identity(storage, uri, version)
     state = _read(storage, uri)
+    delta_commits.look_at_all_again(storage, uri)
     delta_commits.sync_replicated_commits(storage, uri, state.version)
     kept = None if identity is None or state.version != version else _Kept(state, identity, now)
     return kept if kept is not None and _lies_there(storage, uri, kept) else state

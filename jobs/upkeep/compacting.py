@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 
 import msgspec
@@ -55,6 +56,7 @@ class CompactionPolicy(msgspec.Struct, frozen=True):
     large may the share of rows be that are in files of nothing but old deletes, or of nothing but old rows that have
     expired. A file that is more than `tier` times
     as large as all smaller ones together is left as it is, so that what is rewritten does not grow with the table.
+    What counts of a file for both is what this range has of it: many ranges may share it.
 
     What a read pays, by its estimate: where it takes more than `slower` times as long as it would after compaction,
     large files take part as well when what overlaps them has come to `share` of their bytes (in `small_files` / 2 files
@@ -204,7 +206,7 @@ def _taken(
 ) -> tuple[list[Layer], str]:
     """The layers to put together, none where there is nothing to do, and why; `costs` are those of all layers."""
     # Files of which nothing is left after that: so what has been put together is not put together again.
-    gone = sum(one.part.file.rows for one in layers if one.part.file.file_id in expired)
+    gone = _rows(one for one in layers if one.part.file.file_id in expired)
     if gone > policy.tombstone_share * _rows(layers):
         return layers, EXPIRED
     if not table.append_only and _old_tombstones(layers, purge_before) > policy.tombstone_share * _rows(layers):
@@ -213,11 +215,11 @@ def _taken(
     taken: list[Layer] = []
     reason = ""
     if costs.depth > policy.overlap:
-        taken, reason = _tier(layers, policy.tier), f"a read merges up to {costs.depth} files for one key"
+        taken, reason = layers, f"a read merges up to {costs.depth} files for one key"
     elif len(small) >= policy.small_files or _get_quicker(table, layers, small, costs, policy):
-        taken, reason = _tier(small, policy.tier), f"{len(small)} small files"
-    if reason and len(taken) < 2:
-        taken = layers
+        taken, reason = small, f"{len(small)} small files"
+    if reason:
+        taken = _tier(taken, policy.tier) or _nearest(taken) or layers
     due = [one for one in slow if _is_due(one, policy)] or [
         one for one in slow if not taken and _rests_at(one, policy) <= now
     ]
@@ -286,27 +288,45 @@ def _joined(sections: Iterable[Iterable[Layer]]) -> list[Layer]:
 
 def _old_tombstones(layers: Sequence[Layer], purge_before: int) -> int:
     """Rows of files with tombstones that are all old enough to go. A merged file is one only with nothing younger."""
-    return sum(
-        one.part.file.rows
-        for one in layers
-        if one.part.file.has_tombstones and one.part.file.max_written_at < purge_before
-    )
+    return _rows(one for one in layers if one.part.file.has_tombstones and one.part.file.max_written_at < purge_before)
 
 
 def _rows(layers: Iterable[Layer]) -> int:
-    return sum(one.part.file.rows for one in layers)
+    """Those of this range, by estimate: a file of many ranges has few in each."""
+    return sum(max(1, one.stretch.rows) for one in layers)
 
 
 def _tier(layers: Sequence[Layer], tier: float) -> list[Layer]:
-    """The smaller layers, up to the first that is far larger than all before it."""
+    """Layers of about the same size, the smallest that there are: none is far larger than all before it together.
+
+    Two at least, or none. What counts is what they have in this range: of a file that many ranges share that is little.
+    """
+    ordered = _by_bytes(layers)
+    neighbours = enumerate(pairwise(ordered))
+    begin = next((number for number, (one, other) in neighbours if _bytes(other) <= tier * _bytes(one)), len(layers))
     taken: list[Layer] = []
     size = 0
-    for one in sorted(layers, key=lambda one: (one.part.file.size, one.part.file.file_id)):
-        if taken and one.part.file.size > tier * size:
+    for one in ordered[begin:]:
+        if taken and _bytes(one) > tier * size:
             break
         taken.append(one)
-        size += one.part.file.size
+        size += _bytes(one)
     return taken
+
+
+def _nearest(layers: Sequence[Layer]) -> list[Layer]:
+    """The two that differ least in size, where each is far larger than all smaller ones: a large one is not rewritten
+    for a few that are small.
+    """
+    return list(min(pairwise(_by_bytes(layers)), key=lambda two: _bytes(two[1]) / _bytes(two[0]), default=()))
+
+
+def _by_bytes(layers: Iterable[Layer]) -> list[Layer]:
+    return sorted(layers, key=lambda one: (_bytes(one), one.part.file.file_id))
+
+
+def _bytes(one: Layer) -> int:
+    return max(1, one.stretch.bytes)
 
 
 def _stretches(layers: Iterable[Layer]) -> list[Stretch]:

@@ -97,7 +97,10 @@ The second last one with a budget, so that its time is kept to; the last one whe
 
 DIFFERS = "its replicas differ: repair it first"
 UNREACHABLE = "a replica does not answer"
-PENDING = "a compaction of it is not settled"
+PENDING = (
+    "a compaction of it was cut off and cannot be finished now; it is taken back at a later epoch, which `epochlake "
+    "metadata snapshot` makes: run that where this stays"
+)
 NOT_STORED = "the merged file could not be stored on every replica"
 OVERTAKEN = "another compaction of it was faster"
 DAMAGED = "no replica has a whole copy of one of its files: repair it with --check-bytes"
@@ -267,13 +270,15 @@ def compact(
         checkers = workers if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
         placing = sources_of if workers is None else sources_together
         expiry = Expiry.of(view.table, droppable_before)
-        if expiry.bounds and (there := behind(cluster.storage, cluster.root.uri)) is not None:
-            # By a clock that has jumped ahead rows have expired that everybody else still shows.
+        forgets = expiry.bounds or _has_old_deletes(view, purge_before)
+        if forgets and (there := behind(cluster.storage, cluster.root.uri)) is not None:
+            # By a clock that has jumped ahead rows have expired that everybody else still shows, and deletes are old
+            # that were made just now.
             purge_before = min(purge_before, there - int(tombstone_grace_seconds * 1_000_000))
             expiry = Expiry.of(view.table, min(purge_before, there - SKEW_MICROS))
         run = _Run(cluster, view, settled, policy, purge_before, target_file_bytes, checkers, expiry, placing)
         weighed = run.weigh(must_agree=repairing)
-        chosen = _affordable(weighed, budget)
+        chosen = _affordable(weighed, budget, run.is_known_damaged)
         compacted: list[CompactedRange] = []
         begun = len(chosen)
         if dry_run:
@@ -346,14 +351,27 @@ def weighed_ranges(
     return found
 
 
-def _affordable(weighed: Sequence[Weighed], budget: Budget) -> list[Chosen]:
-    """What is chosen, in token order; with a budget what it pays for, the best first."""
+def _has_old_deletes(view: ReplicaView, purge_before: int) -> bool:
+    """Whether there is a delete that may be forgotten."""
+    return any(
+        file.has_tombstones and file.min_written_at < purge_before
+        for snapshot in view.snapshots.values()
+        for file in snapshot.all_files.values()
+    )
+
+
+def _affordable(weighed: Sequence[Weighed], budget: Budget, is_known_damaged: Callable[[Chosen], bool]) -> list[Chosen]:
+    """What is chosen, in token order; with a budget what it pays for, the best first.
+
+    What is known to be damaged comes last: nothing can be done about it here, and it must not use up each budget.
+    """
     chosen = [one for one in weighed if one.chosen is not None]
     if budget == NO_LIMIT:
         return [one.chosen for one in chosen if one.chosen is not None]
     found: list[Chosen] = []
     size = 0
-    for one in sorted(chosen, key=lambda one: one.value, reverse=True):
+    damaged = {one.range.index for one in chosen if one.chosen is not None and is_known_damaged(one.chosen)}
+    for one in sorted(chosen, key=lambda one: (one.range.index in damaged, -one.value)):
         assert one.chosen is not None
         if not found or budget.most_bytes is None or size + one.chosen.size <= budget.most_bytes:
             found.append(one.chosen)
@@ -407,6 +425,7 @@ class _Run:
         self._weighed: dict[int, Weighed] = {}
         self._joined: dict[int, tuple[Weighed, ...]] = {}
         self._damaged: set[tuple[VolumeId, str]] = set()
+        self._noted: set[tuple[VolumeId, str]] | None = None
         self._app_id = f"compaction-{uuid.uuid4()}"
         self._version = 0
 
@@ -428,6 +447,17 @@ class _Run:
         weighed = weighed_ranges(among, self._policy, self._purge_before, self._target_file_bytes, self._expiry)
         self._weighed = {one.range.index: one for one in weighed}
         return weighed
+
+    def is_known_damaged(self, one: Chosen) -> bool:
+        """Whether by the notes of damage no replica has a whole copy of one of its files. They are hints: it is tried
+        all the same where nothing else is worth it.
+        """
+        if self._noted is None:
+            self._noted = {note.key for note in self._cluster.damage.of(self._view.table.table_id)}
+        if not self._noted:
+            return False
+        [places] = sources_of([one], self._view.snapshots, self._noted)
+        return any(copy is None for _, copy in places)
 
     def compact(self, wave: Sequence[Chosen], merger: Merger) -> list[CompactedRange]:
         """Merge, write into the ledger, commit: a wave of ranges."""

@@ -130,17 +130,17 @@ def _taken(
     everything = np.ones(len(layers.rows), bool)
     small = layers.sizes < policy.small_bytes
     taken = np.zeros(len(layers.rows), bool)
-    reason = True
+    among = None
     if costs.depth > policy.overlap:
-        taken = _tier(layers.sizes, everything, policy.tier)
-    elif np.count_nonzero(small) >= policy.small_files or _get_quicker(
-        stretches, layers.sizes, small, costs, append_only, policy
-    ):
-        taken = _tier(layers.sizes, small, policy.tier)
-    else:
-        reason = False
-    if reason and np.count_nonzero(taken) < 2:
-        taken = everything
+        among = everything
+    elif np.count_nonzero(small) >= policy.small_files or _get_quicker(stretches, small, costs, append_only, policy):
+        among = small
+    if among is not None:
+        taken = _tier(layers.bytes, among, policy.tier)
+        if not taken.any():
+            taken = _nearest(layers.bytes, among)
+        if not taken.any():
+            taken = everything
     due = [section for section in slow.tolist() if _is_due(layers, sections, section, policy)]
     if not due and not taken.any():
         due = slow[rest_at <= now].tolist()
@@ -150,13 +150,12 @@ def _taken(
 
 def _get_quicker(
     stretches: _Stretches,
-    sizes: Numbers,
     small: Chosen,
     costs: ReadCost,
     append_only: bool,
     policy: CompactionPolicy,
 ) -> bool:
-    taken = _tier(sizes, small, policy.tier)
+    taken = _tier(stretches.bytes, small, policy.tier)
     count = np.count_nonzero(taken)
     if count < 2 or 2 * count < policy.small_files:
         return False
@@ -242,15 +241,32 @@ def _cost(stretches: _Stretches, append_only: bool) -> ReadCost:
     )
 
 
-def _tier(sizes: Numbers, among: Chosen, tier: float) -> Chosen:
-    """The smaller ones of some, up to the first that is far larger than all before it."""
-    numbers = np.flatnonzero(among)
-    numbers = numbers[np.argsort(sizes[numbers], kind="stable")]
-    ordered = sizes[numbers]
-    larger = np.flatnonzero(ordered[1:] > tier * np.cumsum(ordered)[:-1])
-    taken = np.zeros(len(sizes), bool)
-    taken[numbers[: larger[0] + 1] if len(larger) else numbers] = True
+def _tier(shares: Numbers, among: Chosen, tier: float) -> Chosen:
+    """Those of some that are of about the same size, the smallest that there are: two at least, or none."""
+    numbers, ordered = _by_bytes(shares, among)
+    taken = np.zeros(len(shares), bool)
+    near = np.flatnonzero(ordered[1:] <= tier * ordered[:-1])
+    if len(near):
+        numbers, ordered = numbers[near[0] :], ordered[near[0] :]
+        larger = np.flatnonzero(ordered[1:] > tier * np.cumsum(ordered)[:-1])
+        taken[numbers[: larger[0] + 1] if len(larger) else numbers] = True
     return taken
+
+
+def _nearest(shares: Numbers, among: Chosen) -> Chosen:
+    """The two of some that differ least in size; none of one."""
+    numbers, ordered = _by_bytes(shares, among)
+    taken = np.zeros(len(shares), bool)
+    if len(numbers) > 1:
+        begin = int(np.argmin(ordered[1:] / ordered[:-1]))
+        taken[numbers[begin : begin + 2]] = True
+    return taken
+
+
+def _by_bytes(shares: Numbers, among: Chosen) -> tuple[Numbers, Numbers]:
+    numbers = np.flatnonzero(among)
+    numbers = numbers[np.argsort(shares[numbers], kind="stable")]
+    return numbers, np.maximum(1, shares[numbers])
 
 
 def _apart(firsts: Numbers, lasts: Numbers, sizes: Numbers) -> tuple[int, int]:

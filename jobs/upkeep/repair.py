@@ -241,15 +241,18 @@ def repair(
         notes = cluster.damage.of(view.table.table_id)
         noted = {note.key for note in notes}
         checkers = workers if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
-        damaged, checked = _heal(view, check_bytes, dry_run, checkers, noted)
+        damaged, checked, unlisted, unread = _heal(view, check_bytes, dry_run, checkers, noted)
         copier = Copier(workers if spark is None else SparkWorkers(spark, COPYING_PARTITIONS))
         if not dry_run and any(not file.healed for file in damaged):
             damaged = _healed_by_rows(cluster, view, damaged, copier)
             if accept_loss:
-                damaged = _given_up(cluster, view, damaged)
+                damaged = _given_up(cluster, view, damaged, unlisted, unread)
             view = look_again(cluster, view)
         run = _Run(cluster, copier, dry_run, {(file.volume_id, file.path) for file in damaged if not file.is_settled})
-        report = msgspec.structs.replace(run.repair(view), damaged=tuple(damaged), checked_files=checked)
+        report = run.repair(view)
+        report = msgspec.structs.replace(
+            report, damaged=tuple(damaged), checked_files=checked, unreachable={**unlisted, **report.unreachable}
+        )
         if not dry_run:
             _remember(cluster, view, notes, damaged)
         stays = dry_run or not all(file.healed for file in damaged)
@@ -506,10 +509,27 @@ def _healed_by_rows(
     ]
 
 
-def _given_up(cluster: Store, view: ReplicaView, damaged: Sequence[DamagedFile]) -> list[DamagedFile]:
-    """What becomes of the damaged copies whose rows nobody has, when that loss is accepted."""
-    if view.failed:
-        silent = f"{', '.join(view.unreachable)} may have its rows and does not answer: bring it back first"
+def _given_up(
+    cluster: Store,
+    view: ReplicaView,
+    damaged: Sequence[DamagedFile],
+    unlisted: Collection[str],
+    unread: Collection[tuple[VolumeId, str]],
+) -> list[DamagedFile]:
+    """What becomes of the damaged copies whose rows nobody has, when that loss is accepted.
+
+    Nothing is given up while a copy could not be read: it may be the whole one.
+    """
+    closed = [file for file in damaged if not file.healed and (file.volume_id, file.path) in unread]
+    if view.failed or unlisted or closed:
+        silent = (
+            f"{', '.join([*view.unreachable, *unlisted])} may have its rows and does not answer: bring it back first"
+        )
+        if closed:
+            silent = (
+                f"{closed[0].path} on {closed[0].replica} could not be read and may be whole: make it readable, or "
+                "delete that file where it never will be"
+            )
         return [
             msgspec.structs.replace(file, obstacle=silent) if file.obstacle == NO_GOOD_BYTES else file
             for file in damaged
@@ -560,8 +580,9 @@ def _heal(
     dry_run: bool,
     checkers: Workers | None,
     noted: Collection[tuple[VolumeId, str]],
-) -> tuple[list[DamagedFile], int]:
-    """Find damaged files and heal them by the same file; how many files were read for it.
+) -> tuple[list[DamagedFile], int, dict[str, str], set[tuple[VolumeId, str]]]:
+    """Find damaged files and heal them by the same file; how many files were read for it; the replicas that could not
+    be listed, with what their storage said; and the copies that could not be read, so may be whole.
 
     Also those of ranges in transition: nothing is streamed from a damaged file, so an operation may be waiting for it.
     Copies that were `noted` are read in any case.
@@ -570,8 +591,9 @@ def _heal(
         volume: [ExpectedFile(file, snapshot.address) for file in _of_ranges(view, volume)]
         for volume, snapshot in view.all_snapshots.items()
     }
-    found = _listed(view, stored)
+    found, unlisted = _listed(view, stored)
     bad = {key for key, (_, damage) in found.items() if damage}
+    unread: set[tuple[VolumeId, str]] = set()
     checked = 0
     everything = [
         one
@@ -587,6 +609,8 @@ def _heal(
             by_name[one.file.file_id, one.file.size].append((one, result))
             if result.damage:
                 found[_key(one)] = (one, result.damage)
+            if result.unread:
+                unread.add(_key(one))
         for copies in by_name.values():
             found |= {_key(copies[number][0]): (copies[number][0], why) for number, why in outvoted(copies).items()}
     damaged = []
@@ -602,29 +626,32 @@ def _heal(
         ]
         obstacle = heal(one, holders)
         damaged.append(DamagedFile(place, one.address.volume_id, one.file.path, damage, obstacle is None, obstacle))
-    return damaged, checked
+    return damaged, checked, unlisted, unread
 
 
 def _listed(
     view: ReplicaView, stored: Mapping[VolumeId, Sequence[ExpectedFile]]
-) -> dict[tuple[VolumeId, str], _Damage]:
-    """Live files that a listing of their replica does not show whole."""
+) -> tuple[dict[tuple[VolumeId, str], _Damage], dict[str, str]]:
+    """Live files that a listing of their replica does not show whole; and the replicas that could not be listed."""
+    unlisted: dict[str, str] = {}
 
     def attempt(volume: VolumeId) -> dict[str, str]:
         try:
             return torn_or_missing(view.all_snapshots[volume].address, [one.file for one in stored[volume]])
         except StorageUnavailable as error:
             logger.warning("the files of %s could not be listed: %s", view.place(volume), error)
+            unlisted[view.place(volume)] = f"its files could not be listed: {error}"
             return {}
 
     volumes = sorted(stored)
     damage = dict(zip(volumes, ThreadWorkers(THREADS).run(attempt, volumes), strict=True))
-    return {
+    found = {
         _key(one): (one, damage[volume][one.file.path])
         for volume, files in stored.items()
         for one in files
         if one.file.path in damage[volume]
     }
+    return found, unlisted
 
 
 _Damage = tuple[ExpectedFile, str]

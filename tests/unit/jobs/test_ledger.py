@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -13,8 +14,11 @@ from epochlake.jobs.replicas import ledger as module
 from epochlake.jobs.replicas.files import DataFile, cut_id, directory_of
 from epochlake.jobs.replicas.intervals import holds, missing, select, superseded
 from epochlake.jobs.replicas.ledger import Ledger, Merge, Replaced
+from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.rewriting import Mark, NewFile, append_files
+from epochlake.metastore.storage.failures import StorageDamaged
+from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.tokens import range_label
 
 from tests.support.storages import STORAGE
@@ -230,6 +234,57 @@ def test_no_flipped_byte_of_a_file_of_the_ledger_changes_what_it_says(ledger: Le
             refused -= 1
             assert {entry.file_id: entry for entry in entries} == written, f"byte {place}"
     assert refused > 10
+
+
+@pytest.mark.parametrize("how", ["torn", "rotten", "empty", "gone"])
+def test_a_file_of_the_ledger_that_cannot_be_read_for_ever_is_not_said_to_answer_later(
+    ledger: Ledger, how: str
+) -> None:
+    ledger.record([[merge("c-1", 0, 9, ("a", 0, 9))]])
+    path, _ = stored_rows(ledger)
+    data = path.read_bytes()
+    path.unlink()
+    if how != "gone":
+        path.write_bytes({"torn": data[:-20], "rotten": bytes(len(data)), "empty": b""}[how])
+    with pytest.raises(StorageDamaged, match=path.name) as raised:
+        Ledger(STORAGE, ledger.uri).merges("t")
+    assert raised.value.hint == f"Restore this file from a backup of {ledger.uri}, and try again"
+
+
+@pytest.mark.parametrize("how", ["empty", "gone"])
+def test_a_commit_of_the_ledger_that_is_torn_is_named_with_what_to_do(ledger: Ledger, how: str) -> None:
+    for number in range(3):
+        ledger.record([[merge(f"c-{number}", 0, 9, (f"a-{number}", 0, 9))]])
+    commit = Path(ledger.uri, "_delta_log", f"{2:020}.json")
+    commit.unlink()
+    if how == "empty":
+        commit.touch()
+    # Another process, and the one that had looked at it.
+    for one in (Ledger(Storage(StorageSettings()), ledger.uri), ledger):
+        for asks in (lambda one=one: one.merges("t"), lambda one=one: one.record([[merge("c-3", 0, 9, ("z", 0, 9))]])):
+            with pytest.raises(StorageDamaged, match="ledger of compactions is damaged: commit 2") as raised:
+                asks()
+            assert str(commit) in raised.value.hint
+
+
+@pytest.mark.parametrize("how", ["an older copy", "gone"])
+def test_entries_that_were_read_before_and_are_not_there_any_more_let_nothing_be_decided(
+    ledger: Ledger, how: str, tmp_path: Path
+) -> None:
+    """Else what the lost entry has replaced could be replaced once more: its file may be committed still."""
+    ledger.record([[merge("c-0", 0, 9, ("x", 0, 9))]])
+    shutil.copytree(ledger.uri, tmp_path / "older")
+    ledger.record([[merge("c-1", 0, 9, ("a", 0, 9))]])
+    ledger.record([[merge("c-2", 0, 9, ("b", 0, 9))]])
+    shutil.rmtree(ledger.uri)
+    if how == "an older copy":
+        shutil.copytree(tmp_path / "older", ledger.uri)
+    again = merge("c-3", 0, 9, ("a", 0, 9))
+    for asks in (lambda: ledger.record([[again]]), lambda: ledger.merges("t"), lambda: ledger.void([again])):
+        with pytest.raises(StorageDamaged, match=r"as that of the merged file c-[12]") as raised:
+            asks()
+        assert raised.value.hint == f"Restore {ledger.uri} from the newest copy, and try again"
+    assert Path(ledger.uri).exists() == (how != "gone"), "no new one is made in its place"
 
 
 def test_a_file_of_the_ledger_with_fewer_entries_than_were_written_is_an_error(ledger: Ledger) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from epochlake.jobs.replicas.files import DataFile, path_of
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, all_of
 from epochlake.jobs.upkeep.compacting import EVERYTHING, CompactionPolicy, Weighed, choose, weigh
@@ -219,3 +220,54 @@ def test_endless_upserts_rewrite_a_bounded_multiple_of_what_is_written(percent: 
         assert len(files) < 12
         assert weighed(files).now.depth <= 8
     assert rewritten <= (1 / max(share, 0.1) + 8) * written + large_size
+
+
+@pytest.mark.parametrize("append_only", [False, True])
+@pytest.mark.parametrize("large_size", [0, 20 * MB])
+def test_endless_writes_that_many_ranges_share_rewrite_a_bounded_multiple_in_each(
+    append_only: bool, large_size: int
+) -> None:
+    """Of 64 ranges this one is put together by itself, as what its neighbours have is elsewhere. It has a small share
+    of each file: what became of that was far smaller than the next file, so all of the range was put together anew.
+    """
+    ranges, size, writes = 64, MB, 120
+    table = msgspec.structs.replace(TABLE, append_only=append_only)
+    files = [file("large", large_size)] if large_size else []
+    rewritten = 0
+    for number in range(writes):
+        label = range_label(0, 1000 * ranges - 1)
+        shared = file(f"w{number}", size, last=1000 * ranges - 1)
+        files.append(msgspec.structs.replace(shared, label=label, path=path_of(label, shared.file_id)))
+        while (chosen := weighed(files, table=table).chosen) is not None:
+            names = {part.file.file_id for part in chosen.parts}
+            assert len(names) > 1
+            assert "large" not in names
+            bytes_ = sum(stretch_of(part).bytes for part in chosen.parts)
+            rewritten += bytes_
+            files = [*(one for one in files if one.file_id not in names), file(f"m{number}", bytes_)]
+        assert len(files) < 9
+        assert weighed(files, table=table).now.depth <= 7
+    assert rewritten <= 6 * writes * size // ranges
+
+
+def test_the_two_that_differ_least_are_put_together_where_each_file_is_far_larger_than_all_smaller_ones() -> None:
+    sizes = [1, 4, 20, 70, 400, 1600, 8000]
+    files = [file(str(size), 1000 * size) for size in sizes]
+    assert taken(files, CompactionPolicy(slower=float("inf"))) == {"20", "70"}
+    assert taken([*files, file("new", 2000)], CompactionPolicy(slower=float("inf"))) == {"1", "4", "new"}
+
+
+def test_old_deletes_of_other_ranges_are_no_reason_to_put_a_range_together() -> None:
+    """What counts are the rows that a range has of a file, not all that the file has."""
+    label = range_label(0, 99_999)
+    shared = file("shared", 10_000, last=99_999, deletes=True, rows=1_000)
+    shared = msgspec.structs.replace(shared, label=label, path=path_of(label, "shared"))
+    own = file("own", 50_000, rows=5_000)
+
+    def reason(*files: DataFile) -> str | None:
+        found = choose(TABLE, RANGE, files, NO_LINEAGE, DEFAULT, NOW, NOW)
+        return None if found is None else found.reason
+
+    assert reason(own, shared) is None
+    assert reason(own, file("mine", 10_000, deletes=True, rows=1_000)) == "old deletes"
+    assert reason(shared) == "old deletes"

@@ -9,8 +9,10 @@ import msgspec
 import pytest
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate.errors import RowsUnreadable
+from epochlake.jobs.replicas import damage
 from epochlake.jobs.replicas.commits import pre_split
 from epochlake.jobs.replicas.damage import ExpectedFile
+from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.replicas.streaming import Copier
 from epochlake.jobs.upkeep import compaction
@@ -19,6 +21,7 @@ from epochlake.jobs.upkeep.healing import Surroundings, heal_by_rows
 from epochlake.jobs.upkeep.repair import look, repair
 from epochlake.metastore import announcing
 from epochlake.metastore.errors import StorageUnavailable
+from epochlake.metastore.storage.storage import FileEntry, Storage
 from epochlake.placement.tablets.transitions import Stage
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
@@ -309,6 +312,51 @@ def test_damaged_files_whose_rows_are_nowhere_else_are_given_up_when_that_is_acc
         assert read_versions(table, level) == expected
     assert table.cluster.damage.of(table.table.table_id) == []
     assert repair(table.cluster, TABLE, check_bytes=True).damaged == ()
+
+
+def test_nothing_is_given_up_while_a_copy_cannot_be_read_that_may_be_the_whole_one(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = write_some(table)
+    path, closed, other = (stored_path(table, node) for node in "ABC")
+    assert path.name == closed.name == other.name
+    flip(path)
+    flip(other)
+    intact = damage.require_intact
+
+    def denied(storage: Storage, file: DataFile, uri: str) -> bytes | None:
+        if uri.endswith(str(closed)):
+            raise StorageUnavailable(f"{uri} cannot be read: Permission denied")
+        return intact(storage, file, uri)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(damage, "require_intact", denied)
+        report = repair(table.cluster, TABLE, check_bytes=True, accept_loss=True)
+        assert not report.complete
+        assert [file.is_settled for file in report.damaged] == [False] * 3
+        assert all(f"{closed.name} on B/d1 could not be read" in (file.obstacle or "") for file in report.damaged)
+    assert repair(table.cluster, TABLE, check_bytes=True, accept_loss=True).complete
+    assert read_versions(table, "ALL") == expected
+
+
+def test_a_replica_whose_files_cannot_be_listed_is_named_and_that_is_no_success(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_some(table)
+    stored_path(table, "B").unlink()
+    listed = Storage.list_files
+
+    def fails(storage: Storage, uri: str) -> list[FileEntry]:
+        if uri == table.address("B").uri:
+            raise StorageUnavailable(f"{uri} cannot be listed: Input/output error")
+        return listed(storage, uri)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "list_files", fails)
+        report = repair(table.cluster, TABLE)
+        assert not report.complete
+        assert "Input/output error" in report.unreachable["B/d1"]
+    assert repair(table.cluster, TABLE).complete
 
 
 @pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "gone"])

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.run_files import rows_of_file
@@ -60,6 +61,31 @@ def test_no_flipped_bit_changes_what_is_read(replica: ReplicaAddress, group: int
         else:
             assert found == expected, f"seed {seed}, bit {bit}"
     assert refused > 500
+
+
+@pytest.mark.parametrize("column", ["id", TOKEN])
+def test_no_header_of_a_page_that_has_rotted_hides_rows_from_who_reads_one_column(
+    replica: ReplicaAddress, column: str
+) -> None:
+    """Of several columns one that lacks rows is noticed by Arrow. Of one alone the footer says how many there are."""
+    run = stored_versions(replica, [(n, n, 1, False) for n in range(40)], group=20)
+    path = Path(run.copy.uri.removeprefix("file://"))
+    good = path.read_bytes()
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    [chunk] = [one for one in map(group.column, range(group.num_columns)) if one.path_in_schema == column]
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    noticed = 0
+    for bit in range(8 * start, 8 * (start + 24)):
+        flipped = bytearray(good)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            parts = list(rows_of_file(replica.storage, run.copy.uri, None, [column], lambda type_: type_))
+        except StorageUnavailable as error:
+            noticed += run.name in str(error) and "of 20 in a row group" in str(error)
+        else:
+            assert [value for rows, _ in parts for value in rows.column(column).to_pylist()] == list(range(40)), bit
+    assert noticed
 
 
 def test_a_footer_that_lacks_a_column_is_named_as_damage(replica: ReplicaAddress) -> None:

@@ -14,6 +14,7 @@ from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.ledger import Ledger, Merge, Replaced
 from epochlake.jobs.replicas.outcomes import Acknowledged
 from epochlake.jobs.replicas.replica import CHECKPOINT_INTERVAL, ReplicaAddress, open_snapshot
+from epochlake.jobs.replicas.states import KeptStates
 from epochlake.metastore import delta_checkpoints
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.errors import StorageUnavailable
@@ -93,6 +94,38 @@ def test_a_replica_opens_over_a_torn_checkpoint_with_all_that_was_committed(
     later = store(address)
     assert isinstance(commit_files(address, [later], epoch=1, app_id="load", app_version=99), Acknowledged)
     assert seen_by_another_process(address) == committed | {later.file_id}
+
+
+def test_no_checkpoint_is_built_upon_a_commit_that_has_rotted_since_it_was_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Delta-rs takes an empty one for one without content: its rows were gone for ever, and nobody was told."""
+    address = make_replica(tmp_path, 1)
+    with_a_checkpoint(address, CHECKPOINT_INTERVAL // 2)
+    rotten = Path(address.uri, "_delta_log", f"{3:020}.json")
+    data = rotten.read_bytes()
+    rotten.write_bytes(b"")
+    for number in range(CHECKPOINT_INTERVAL):
+        outcome = commit_files(address, [store(address)], epoch=1, app_id="on", app_version=number)
+        assert isinstance(outcome, Acknowledged), "this process has read what has rotted since"
+    assert not list(rotten.parent.glob("*.checkpoint.parquet"))
+    assert "no checkpoint" in caplog.text
+    with pytest.raises(StorageUnavailable, match=r"commit 3 of the table .* is empty"):
+        seen_by_another_process(address)
+    rotten.write_bytes(data)
+    assert len(seen_by_another_process(address)) == CHECKPOINT_INTERVAL // 2 + CHECKPOINT_INTERVAL
+
+
+def test_who_reads_a_table_from_its_beginning_again_looks_at_what_has_rotted_since(tmp_path: Path) -> None:
+    """As a process that has not opened it for long: it had looked at that commit before."""
+    address = make_replica(tmp_path, 1)
+    with_a_checkpoint(address, 5)
+    mine = _by(Storage(StorageSettings()), address)
+    assert len(open_snapshot(mine).all_files) == 5
+    Path(address.uri, "_delta_log", f"{3:020}.json").write_bytes(b"")
+    del mine.storage._kept[KeptStates]
+    with pytest.raises(StorageUnavailable, match=r"commit 3 of the table .* is empty"):
+        open_snapshot(mine)
 
 
 @pytest.mark.parametrize("tear", TEARS)
