@@ -27,6 +27,9 @@ DEFAULT_FILE = Path("conf") / "epochlake.toml"
 FILE_VARIABLE = "EPOCHLAKE_CONF"
 PREFIX = "EPOCHLAKE__"
 EMBEDDED = "embedded"
+MOST_SECONDS = 1e9
+"""As much as a caller may say (`committing/arguments.py`): clocks and locks cannot wait for ever by a number."""
+
 AUTO = "auto"
 
 
@@ -64,7 +67,8 @@ class ZooKeeperSettings(msgspec.Struct, frozen=True):
         Meta(gt=0, le=2_000_000, description="After so long without a sign of life ZooKeeper frees a process's locks."),
     ] = 10.0
     embedded_linger_seconds: Annotated[
-        float, Meta(ge=0, description="How long the embedded server outlives the last process that used it.")
+        float,
+        Meta(ge=0, le=MOST_SECONDS, description="How long the embedded server outlives the last process that used it."),
     ] = 5.0
     operator: Annotated[
         str,
@@ -83,7 +87,11 @@ class ZooKeeperSettings(msgspec.Struct, frozen=True):
     ] = "by-hand"
     replace_after_seconds: Annotated[
         float,
-        Meta(gt=0, description="With `auto`, how long a server has to be silent until another one takes its place."),
+        Meta(
+            gt=0,
+            le=MOST_SECONDS,
+            description="With `auto`, how long a server has to be silent until another one takes its place.",
+        ),
     ] = 3600.0
 
 
@@ -98,11 +106,11 @@ class LogSettings(msgspec.Struct, frozen=True):
     ] = 500
     commit_timeout_seconds: Annotated[
         float,
-        # As much as a caller may say (`committing/arguments.py`): locks cannot wait for ever by a number.
-        Meta(gt=0, le=1e9, description="How long a commit may wait, unless its caller says otherwise."),
+        Meta(gt=0, le=MOST_SECONDS, description="How long a commit may wait, unless its caller says otherwise."),
     ] = 120.0
     poll_seconds: Annotated[
-        float, Meta(gt=0, description="How often a follower looks at the log in case a watch was lost.")
+        float,
+        Meta(gt=0, le=MOST_SECONDS, description="How often a follower looks at the log in case a watch was lost."),
     ] = 5.0
     table: Annotated[
         str,
@@ -161,7 +169,12 @@ class CoordinatorSettings(msgspec.Struct, frozen=True):
     """Moving operations and tablets forward."""
 
     barrier_timeout_seconds: Annotated[
-        float, Meta(ge=0, description="After so long a progress barrier relaxes to the majorities, never below them.")
+        float,
+        Meta(
+            ge=0,
+            le=MOST_SECONDS,
+            description="After so long a progress barrier relaxes to the majorities, never below them.",
+        ),
     ] = 3600.0
     barrier_level: Annotated[
         BarrierLevel,
@@ -171,7 +184,7 @@ class CoordinatorSettings(msgspec.Struct, frozen=True):
         ),
     ] = BarrierLevel.EACH_QUORUM
     backoff_seconds: Annotated[
-        float, Meta(ge=0, description="Pause before a step that could not be made is tried again.")
+        float, Meta(ge=0, le=MOST_SECONDS, description="Pause before a step that could not be made is tried again.")
     ] = 1.0
     streams_per_volume: Annotated[
         int, Meta(ge=1, description="Streams from or to one volume at the same time, each of a tablet.")
@@ -236,7 +249,9 @@ class TabletSettings(msgspec.Struct, frozen=True):
     per_volume: Annotated[
         int,
         Meta(
-            ge=0, description="Replicas of tablets that a volume should have at least: tables are split for it; 0: no."
+            ge=0,
+            le=1_000_000,
+            description="Replicas of tablets that a volume should have at least: tables are split for it; 0: no.",
         ),
     ] = 0
 
@@ -256,6 +271,7 @@ class StorageSettings(msgspec.Struct, frozen=True):
         float,
         Meta(
             gt=0,
+            le=MOST_SECONDS,
             description="An access to a volume that makes no progress for so long is given up, and the volume counts "
             "as unreachable for a while.",
         ),
@@ -321,6 +337,15 @@ NOT_SHOWN = {("zookeeper", "operator")}
 """(section, key) of what holds a secret, beside the tables of texts."""
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be stored: half a character cannot, as which bytes come that are no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def given(conf: str | Path | Configuration | None) -> Configuration:
     """A configuration as it is given, or the one in a file; None: as `load` finds it. Raises ConfigurationError."""
     return conf if isinstance(conf, Configuration) else load(conf)
@@ -361,7 +386,13 @@ def load(
     _refuse_single_underscores(values, environ)
     sections: dict[str, Any] = {name: _built(origin, name, SECTIONS[name], values[name]) for name in SECTIONS}
     configuration = Configuration(**values[""], **sections)
-    return msgspec.structs.replace(configuration, root=resolved(configuration.root, directory))
+    whole = resolved(configuration.root, directory)
+    if not is_unicode(whole):
+        raise ConfigurationError(
+            f"no cluster can be at {whole!a}, which is no text in UTF-8",
+            hint="Choose a directory whose name, and whose parents' names, are UTF-8",
+        )
+    return msgspec.structs.replace(configuration, root=whole)
 
 
 def locate(path: str | Path | None, environ: Mapping[str, str], directory: Path) -> Path | None:
@@ -512,6 +543,8 @@ def _refuse_single_underscores(values: Mapping[str, Mapping[str, Any]], environ:
 
 def _converted(origin: str, section: str, key: str, value: Any, *, strict: bool) -> Any:
     kind = KEYS[section][key]
+    if isinstance(value, str) and not is_unicode(value):
+        raise ConfigurationError(f"{origin}: {_label(section, key)} is {value!a}, which is no text in UTF-8.")
     try:
         return msgspec.convert(_spelt(value, kind), decodable(kind), strict=strict)
     except msgspec.ValidationError as error:

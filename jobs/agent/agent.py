@@ -21,7 +21,7 @@ from epochlake.jobs.agent.discovering import Discovering, begin
 from epochlake.jobs.agent.documents import AgentState, LogSeen, NodeSeen, nodes_seen, problems_of
 from epochlake.jobs.agent.file_serving import FileServing
 from epochlake.jobs.agent.home import PEERS, TAG, VIEW, Home, HomeUnwritable, View
-from epochlake.jobs.agent.http_client import AgentUnreachable, HttpClient
+from epochlake.jobs.agent.http_client import AgentDistrusted, AgentUnreachable, HttpClient
 from epochlake.jobs.agent.initialising import Began, Idle, Initialising, InitOrder, Prepare, Ready
 from epochlake.jobs.agent.joining import NOBODY, Joining, Phase, WantedNode
 from epochlake.jobs.agent.log_follower import LogFollower
@@ -158,7 +158,8 @@ class Agent:
         """Why a node that wants to join asks nobody."""
         clusters = self._clusters()
         if len(clusters) < 2:
-            return NOBODY
+            why = [f"the agent at {address} and this one do not talk: {why}" for address, why in self.refusals.items()]
+            return "; ".join([NOBODY, *sorted(why)[:1]])
         said = ", ".join(f"{id_} at {min(addresses)}" for id_, addresses in sorted(clusters.items()))
         return f"members of several clusters answer ({said}): give only seeds of the one that is meant"
 
@@ -284,6 +285,9 @@ class Agent:
                 self._refused(address, body)
                 return None
             answer = msgspec.json.decode(body, type=decodable(Answer))
+        except AgentDistrusted as error:
+            self._note_refusal(address, error.why)
+            return None
         except (AgentUnreachable, InvalidRequest) as error:
             logger.debug("%s", error)
             # Nobody is there now: what somebody said there before is not how it stands.

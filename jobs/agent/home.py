@@ -7,6 +7,7 @@ does not match its hash is never half used: it is named, and the agent does not 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -29,6 +30,15 @@ DISCOVERY = "discovery"
 PEERS = "peers"
 VIEW = "view"
 ENSEMBLE = "ensemble"
+
+
+_HINTS = {
+    errno.ENOSPC: "Make room on its disk",
+    errno.EDQUOT: "Make room: its user has used up what he may",
+    errno.EROFS: "Mount its disk so that it can be written to, and look why it is not",
+    errno.EACCES: "Let the user who runs the agent own it",
+    errno.EPERM: "Let the user who runs the agent own it",
+}
 
 
 class HomeDamaged(EpochlakeError):
@@ -160,7 +170,8 @@ class Home:
 
     def unwritable(self, error: OSError) -> HomeUnwritable:
         return HomeUnwritable(
-            f"the home {self.directory} cannot be written to: {error.strerror}", hint="Make room, or mend its disk"
+            f"the home {self.directory} cannot be written to: {error.strerror}",
+            hint=_HINTS.get(error.errno or 0, "Look at the disk of the home"),
         )
 
 

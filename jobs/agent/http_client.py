@@ -18,6 +18,25 @@ class AgentUnreachable(EpochlakeError):
     exit_code = 75
 
 
+class AgentDistrusted(AgentUnreachable):
+    """An agent is there, and TLS does not begin with it. `why`: in words that name no address."""
+
+    why = ""
+
+
+def _distrusted(address: str, error: ssl.SSLError) -> AgentDistrusted:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = f"its certificate is not believed: {error.verify_message}"
+    else:
+        why = f"TLS does not begin: {(error.reason or str(error)).replace('_', ' ').lower()}"
+    told = AgentDistrusted(
+        f"the agent at {address} cannot be asked: {why}",
+        hint="Both need certificates of one authority that are valid now, or neither TLS",
+    )
+    told.why = why
+    return told
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of `HOST:PORT`; an IPv6 host is in brackets. Raises InvalidRequest."""
     host, colon, port = address.rpartition(":")
@@ -38,7 +57,9 @@ class HttpClient:
     async def ask(
         self, address: str, path: str, body: bytes | None = None, *, timeout: float, largest: int = LARGEST_ANSWER
     ) -> tuple[int, bytes]:
-        """Status and body of an answer. With a `body` it is a POST. Raises AgentUnreachable, InvalidRequest."""
+        """Status and body of an answer. With a `body` it is a POST. Raises AgentUnreachable,
+        of which AgentDistrusted is one, and InvalidRequest.
+        """
         host, port = split_address(address)
         try:
             async with asyncio.timeout(timeout):
@@ -48,7 +69,9 @@ class HttpClient:
         except h11.ProtocolError:
             # In the words of the parser it would be about its own states.
             raise AgentUnreachable(f"the agent at {address} cannot be asked: what comes is no answer in HTTP") from None
-        except (OSError, ssl.SSLError) as error:
+        except ssl.SSLError as error:
+            raise _distrusted(address, error) from None
+        except OSError as error:
             raise AgentUnreachable(f"the agent at {address} cannot be asked: {error or type(error).__name__}") from None
 
     async def _ask(self, host: str, port: int, path: str, body: bytes | None, largest: int) -> tuple[int, bytes]:

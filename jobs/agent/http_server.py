@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 import h11
 import msgspec
 from epochlake.jobs.agent.messages import LARGEST, Refusal
+from epochlake.jobs.agent.refusals import RefusalLog
 from epochlake.jobs.agent.tls_listening import TlsListener
 
 logger = logging.getLogger(__name__)
@@ -30,9 +31,6 @@ SLOWEST = 64 * 1024
 
 TLS = b"\x16\x03"
 """How a connection begins that is meant for TLS."""
-
-TOLD_ALOUD = 100
-"""So many refusals of a kind are logged as warnings; of those that follow each hundredth is."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -94,6 +92,7 @@ class HttpServer:
     ) -> None:
         self.refused: Counter[str] = Counter()
         self.answered: Counter[int] = Counter()
+        self._refusals = RefusalLog()
         self._answer = answer
         self._token = token
         self._open_to_all = open_to_all
@@ -130,6 +129,7 @@ class HttpServer:
         elif self._server is not None:
             self._server.close()
             await self._server.wait_closed()
+        self._refusals.end()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = str((writer.get_extra_info("peername") or ("?",))[0])
@@ -254,10 +254,8 @@ class HttpServer:
             response.close()
 
     def _note(self, refused: Refused, peer: str) -> None:
-        code = refused.refusal.code
-        self.refused[code] += 1
-        if self.refused[code] <= TOLD_ALOUD or self.refused[code] % 100 == 0:
-            logger.warning("refused %s (%s): %s", peer, code, refused.refusal.reason)
+        self.refused[refused.refusal.code] += 1
+        self._refusals.note(peer, refused.refusal.code, refused.refusal.reason)
 
 
 def _head(status: int, content_type: str, size: int, headers: tuple[tuple[str, str], ...] = ()) -> bytes:

@@ -103,7 +103,9 @@ class Joining:
                     return
                 await self._once()
             except HomeUnwritable as error:
-                logger.warning("the join waits: %s", error)
+                if self.state.reason != str(error):  # else a disk that stays full would get a line each time
+                    logger.warning("the join waits: %s", error)
+                self._waits(str(error))
             await asyncio.sleep(5 * self._period)
 
     async def cancel(self) -> JoinState:

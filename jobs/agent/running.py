@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 import os
 import signal
 import ssl
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from epochlake.jobs.agent.agent import AgentSettings, opened
@@ -17,6 +19,7 @@ from epochlake.jobs.agent.http_client import HttpClient, split_address
 from epochlake.jobs.agent.http_server import HttpServer
 from epochlake.jobs.agent.join_messages import WantedVolume
 from epochlake.jobs.agent.joining import WantedNode
+from epochlake.jobs.agent.patience import LONGEST_PERIOD, LONGEST_WAIT, SHORTEST_JOIN, SHORTEST_PERIOD, beyond
 from epochlake.jobs.agent.routes import OPEN_TO_ALL, Routes
 from epochlake.jobs.agent.volumes import local_path
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
@@ -42,12 +45,28 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--volume", action="append", default=[])
     made.add_argument("--join", metavar="DATACENTER/RACK")
     made.add_argument("--cluster")
-    made.add_argument("--join-timeout", type=float, default=600.0)
+    made.add_argument("--join-timeout", type=_seconds(SHORTEST_JOIN, LONGEST_WAIT), default=600.0)
     made.add_argument("--admit", action="store_true")
     made.add_argument("--found", action="store_true")
     made.add_argument("--coordination-server", metavar="SERVER")
-    made.add_argument("--period", type=float, default=1.0)
+    made.add_argument("--period", type=_seconds(SHORTEST_PERIOD, LONGEST_PERIOD), default=1.0)
     return made
+
+
+def _seconds(least: float, most: float) -> Callable[[str], float]:
+    """Reads seconds from an option of the process, which somebody may start without the command line."""
+
+    def read(text: str) -> float:
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        why = beyond(seconds, least, most)
+        if why is not None:
+            raise argparse.ArgumentTypeError(why)
+        return seconds
+
+    return read
 
 
 def token_of(file: str | None) -> str | None:
@@ -174,10 +193,22 @@ def _volume(text: str) -> WantedVolume:
     uri = place if capacity is not None else uri
     if not equals or not name or not uri or capacity == 0:
         raise InvalidRequest(f"{text!r} is no volume", hint="Give NAME=URI, or NAME=URI,BYTES")
-    return WantedVolume(name, os.path.abspath(uri) if local_path(uri) == uri else uri, capacity)
+    wanted = WantedVolume(name, os.path.abspath(uri) if local_path(uri) == uri else uri, capacity)
+    require_unicode("--volume", f"{name}={wanted.uri}")
+    return wanted
+
+
+def require_unicode(option: str, text: str) -> None:
+    """Raise InvalidRequest for what cannot be told to others: bytes that are no UTF-8 come as half characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{option} {text!a} is no text in UTF-8", hint="Give names and paths in UTF-8") from error
 
 
 def _wanted(place: str, volumes: tuple[WantedVolume, ...], cluster: str | None) -> WantedNode:
+    for option, text in (("--join", place), ("--cluster", cluster or "")):
+        require_unicode(option, text)
     datacenter, slash, rack = place.partition("/")
     if not slash or not datacenter or not rack:
         raise InvalidRequest(f"{place!r} is no place of a node", hint="Give --join DATACENTER/RACK")

@@ -11,6 +11,7 @@ import typer
 from epochlake.jobs.administration.nodes import VolumeSpec
 from epochlake.jobs.cli.session import Session
 from epochlake.jobs.views.what_if import parse_strategy
+from epochlake.metastore.metadata.events.table_lifetimes import LONGEST_SECONDS
 from epochlake.placement.errors import InvalidRequest
 
 At = Annotated[int | None, typer.Option("--at", metavar="EPOCH", help="As it was at this epoch.", min=1)]
@@ -116,7 +117,11 @@ def parse_duration(text: str) -> float:
     if match is None:
         raise InvalidRequest(f"{text!r} is no duration", hint="Write seconds, or something like 30min, 2h or 1d")
     number, unit = match.groups()
-    return float(number) * _SECONDS[(unit or "s").lower()]
+    seconds = float(number) * _SECONDS[(unit or "s").lower()]
+    if seconds > LONGEST_SECONDS:
+        shown = text if len(text) <= 60 else f"{text[:57]}…"
+        raise InvalidRequest(f"{shown!r} is no duration: it is longer than a thousand years", hint="Give a shorter one")
+    return seconds
 
 
 def parse_replication(texts: Iterable[str]) -> dict[str, int]:

@@ -51,9 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except Exception as error:
-        told = _without_spark(error) or error
+        told = _without_spark(error) or _without_utf8(error) or error
         _tell(told, EpochlakeError.exit_code, as_json, verbose)
         return EpochlakeError.exit_code
+
+
+def _without_utf8(error: Exception) -> EpochlakeError | None:
+    """What to tell of a text with half a character, as which the bytes of a name come that is no UTF-8."""
+    if not isinstance(error, UnicodeEncodeError) or not "\ud800" <= error.object[error.start] <= "\udfff":
+        return None
+    return EpochlakeError(
+        f"{error.object!a} is no text in UTF-8",
+        hint="If it is the name of a file or a directory, rename that; or give another one",
+    )
 
 
 def _without_spark(error: Exception) -> EpochlakeError | None:

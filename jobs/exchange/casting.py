@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.jobs.gate.fitting import canonical, misfit, unknown_columns, what_became
+from epochlake.jobs.gate.python_values import REFUSED_BY_ARROW
 from epochlake.jobs.replicas.file_columns import filled as missing_values
 from epochlake.metastore.metadata.model import Column, Table
 
@@ -76,7 +77,7 @@ def fit(rows: pa.Table, table: Table, first_row: int = 0, *, keys_only: bool = F
     return pa.table(columns), Fitted(casts, tuple(filled), defaults)
 
 
-_REFUSED = (pa.ArrowException, ValueError, OverflowError, LookupError)
+_REFUSED = (*REFUSED_BY_ARROW, LookupError)
 """What is raised for a value that another type, or Python, cannot have: also for a zone that nobody knows."""
 
 

@@ -50,12 +50,24 @@ SUFFIXES = {
 }
 
 
+def require_readable_name(name: str) -> None:
+    """Raise InvalidRequest for the name of a file that is no text in UTF-8: Arrow opens none, and no log keeps one."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"{name!a} is no name in UTF-8, and cannot be read or written",
+            hint="Rename the file, or the directory that has this name",
+        ) from error
+
+
 def path_of(name: str) -> Path:
-    """The path of a file that is named by it, or by a URI of `file:`. Raises InvalidRequest for another URI, and for a
-    blank name, which would be the working directory.
+    """The path of a file that is named by it, or by a URI of `file:`. Raises InvalidRequest for another URI, for what
+    is no text in UTF-8, and for a blank name, which would be the working directory.
     """
     if not name.strip():
         raise InvalidRequest(f"{name!r} is no name of a file", hint="Give a path")
+    require_readable_name(name)
     if "://" not in name:
         return Path(name)
     local = places.local_path(name)

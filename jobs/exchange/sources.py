@@ -14,7 +14,14 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from epochlake.jobs.exchange.row_files import SUFFIXES, Format, batches_of, format_of, path_of
+from epochlake.jobs.exchange.row_files import (
+    SUFFIXES,
+    Format,
+    batches_of,
+    format_of,
+    path_of,
+    require_readable_name,
+)
 from epochlake.metastore.metadata.model import Column
 from epochlake.placement.errors import InvalidRequest
 
@@ -76,10 +83,13 @@ def sources_of(files: Iterable[str | os.PathLike[str]], format_: Format | None =
     """The files that are named: by themselves, by a directory (whatever lies below it, but hidden ones) or a pattern.
 
     Raises InvalidRequest for one that is not there or may not be read, that is named twice, whose format is not
-    known, or that is of a table which has a log of its files: not all that lie there are rows of it.
+    known, whose name is no text in UTF-8, or that is of a table which has a log of its files: not all that lie there
+    are rows of it.
     """
     try:
         found = _sources_of(files, format_)
+        for source in found:
+            require_readable_name(str(source.path))
         for directory in {source.path.absolute().parent for source in found}:
             _require_no_table(directory)
         return found

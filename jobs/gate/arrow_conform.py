@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.jobs.gate.fitting import canonical, is_same_type, misfit, require_fitting_columns, wrong_type
 from epochlake.jobs.gate.generated_expressions import row_generation
-from epochlake.jobs.gate.python_values import UnfitValue, array_of, shown
+from epochlake.jobs.gate.python_values import REFUSED_BY_ARROW, UnfitValue, array_of, shown
 from epochlake.jobs.replicas.file_columns import filled
 from epochlake.jobs.replicas.generated_rows import NotGenerated, completed
 from epochlake.jobs.replicas.struct_columns import as_declared, fields_of
@@ -26,9 +26,6 @@ from msgspec import UNSET
 if TYPE_CHECKING:
     import pandas as pd
 
-
-_REFUSED = (pa.ArrowException, OverflowError, TypeError, ValueError)
-"""What Arrow raises for values of Python, and of pandas, that it cannot have."""
 
 _CORRECT = "Correct this value, or leave its row out"
 
@@ -101,12 +98,12 @@ def _inferred(values: Sequence[object], name: str, table: Table) -> pa.Array:
     """Values with the type that Arrow gives them. Raises InvalidRequest naming the column, and a value where it can."""
     try:
         return pa.array(values)
-    except _REFUSED as error:
+    except REFUSED_BY_ARROW as error:
         said = f"column {name} of the source has values that are of no one type ({words_of(error)})"
         for value in values:
             try:
                 pa.array([value])
-            except _REFUSED:
+            except REFUSED_BY_ARROW:
                 said = f"column {name} of the source has {shown(value)}, which is no value of a column"
                 break
         raise misfit(table, [said], hint="Give it as a pyarrow.Table, with the type that is meant") from error
@@ -179,7 +176,7 @@ def _of_pandas(frame: pd.DataFrame, table: Table, columns: Sequence[Column]) -> 
 def _of_series(series: pd.Series[Any], name: str, table: Table, columns: Sequence[Column]) -> pa.Array:
     try:
         return pa.array(series, from_pandas=True)
-    except _REFUSED as error:
+    except REFUSED_BY_ARROW as error:
         said = f"column {name} is {series.dtype} of pandas, which Arrow cannot have: {words_of(error)}"
         hint = f'Say which type is meant: frame["{name}"].astype(…)'
         raise misfit(table, [said], columns, hint=hint) from error
@@ -265,18 +262,28 @@ def _require_digits(values: pa.ChunkedArray, column: Column, table: Table) -> No
 
 
 def _decimals(values: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    """The decimals that are in values, at any depth; what is null above them may be among them."""
+    """The decimals that are in values, at any depth: only those that count, not what lies below a null, or beside the
+    window of an array that is a part of a longer one.
+    """
     kind = values.type
     if pa.types.is_decimal(kind):
         yield values
     elif pa.types.is_list(kind):
         yield from _decimals(pc.list_flatten(values))
     elif pa.types.is_map(kind):
-        yield from _decimals(pa.chunked_array([piece.keys for piece in values.chunks], kind.key_type))
-        yield from _decimals(pa.chunked_array([piece.items for piece in values.chunks], kind.item_type))
+        if not _has_decimals(kind):
+            return  # nothing is copied for a look at nothing
+        # Arrow has no look at a map that leaves out what its nulls have below them, as there is one at a list.
+        there = values.filter(values.is_valid()).chunks
+        yield from _decimals(pa.chunked_array([piece.keys for piece in there], kind.key_type))
+        yield from _decimals(pa.chunked_array([piece.items for piece in there], kind.item_type))
     elif pa.types.is_struct(kind):
         for number in range(kind.num_fields):
             yield from _decimals(pc.struct_field(values, [number]))
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or any(_has_decimals(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _not_rows(rows: object, table: Table, columns: Sequence[Column], row: int | None = None) -> InvalidRequest:

@@ -69,7 +69,7 @@ def end_of_part(cluster: Store, opened: OpenStream, part: StreamPart, up_to: int
     # Only now: whatever is marked up to there is in the log by now.
     metadata = cluster.catch_up()
     if not is_on(metadata, opened):
-        raise _not_kept(opened.table.full_name)
+        raise _ended(metadata, opened)
     kept = metadata.change_streams.by_table[opened.table.table_id]
     return end_of(opened.index, kept, opened.table.full_name, part.generation, up_to)
 
@@ -78,6 +78,34 @@ def _not_kept(name: str) -> Rejected:
     return Rejected(
         Code.NO_CHANGES, f"the changes of {name} are not kept", hint=f"Run `epochlake changes keep {name}` first"
     )
+
+
+def _ended(metadata: ClusterMetadata, opened: OpenStream) -> Rejected:
+    """Why a stream that was opened is not on: its table was dropped, or its changes are kept no more, or anew."""
+    was, now = opened.table, metadata.schema.tables.get(opened.table.table_id)
+    name = was.full_name
+    if now is not None:
+        if now.table_id not in metadata.change_streams.by_table:
+            return _not_kept(now.full_name)
+        return Rejected(
+            Code.NO_CHANGES,
+            f"the stream of changes of {now.full_name} that was read has ended, and another one has begun",
+            hint=f"Read the table, and then its changes from where they begin now: `epochlake changes read "
+            f"{now.full_name}`",
+        )
+    dropped = metadata.dropped.tables.get(was.table_id)
+    if dropped is None:
+        said, hint = "", "It cannot be restored any more"
+    else:
+        # One that has followed its keyspace to another name has the epoch of that.
+        said = f" in epoch {dropped.epoch}" if dropped.table.full_name == name else ""
+        as_ = " --as NAME" * (dropped.table.full_name in metadata.schema.by_name)
+        hint = (
+            f"`epochlake table restore {dropped.table.full_name}{as_}` brings it back, and its changes go on after the "
+            "position that was read"
+        )
+    again = f"; another table has the name {name} now, with changes of its own" * (name in metadata.schema.by_name)
+    return Rejected(Code.NO_CHANGES, f"table {name} was dropped{said}, and its changes end there{again}", hint=hint)
 
 
 def written_at(index: ChangeIndex, position: int) -> str:
@@ -202,7 +230,8 @@ class Changes:
         stream that has ended, after all of its changes.
         """
         while True:
-            ended = self._follow and self.up_to is None and not is_on(self._cluster.catch_up(), self._stream)
+            metadata = self._cluster.catch_up() if self._follow and self.up_to is None else None
+            ended = None if metadata is None or is_on(metadata, self._stream) else _ended(metadata, self._stream)
             end = self._index.tail().position if self.up_to is None else self.up_to
             # The root may have gone back meanwhile, and other writes have come to these positions.
             require_same(self._index, Reader(self._reader or "without a name", self.position, self._write_id, 0))
@@ -222,8 +251,8 @@ class Changes:
             if over is not None and self.position >= over:
                 self.finished = True
                 return
-            if ended:
-                raise _not_kept(self._stream.table.full_name)
+            if ended is not None:
+                raise ended
             if not self._follow or self.up_to is not None:
                 return
             time.sleep(FOLLOW_SECONDS)

@@ -12,9 +12,8 @@ import re
 from collections.abc import Callable
 from decimal import Decimal
 
-import pyarrow as pa
 import pyarrow.compute as pc
-from epochlake.jobs.gate.python_values import shown
+from epochlake.jobs.gate.python_values import REFUSED_BY_ARROW, shown
 from epochlake.placement.errors import InvalidRequest, words_of
 
 SOURCE, TARGET = "source.", "target."
@@ -37,10 +36,6 @@ _COMPARED: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = 
 _COMPUTED = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked}
 
 
-_REFUSED = (pa.ArrowException, OverflowError, TypeError, ValueError)
-"""What Arrow raises for a value that no column can have."""
-
-
 def expression_of(what: object, whose: str = "a merge is given ") -> pc.Expression:
     """What a text says, an expression of Arrow as it is, and any other value as itself. Raises InvalidRequest, which
     begins with `whose` where it is about such a value.
@@ -51,7 +46,7 @@ def expression_of(what: object, whose: str = "a merge is given ") -> pc.Expressi
         return _Reader(what).read()
     try:
         return pc.scalar(what)
-    except _REFUSED as error:
+    except REFUSED_BY_ARROW as error:
         raise InvalidRequest(
             f"{whose}{shown(what)}, which is no value of a column ({words_of(error)})",
             hint="Give a value that the column can hold, a text over source.NAME and target.NAME, or an expression of "
@@ -62,7 +57,7 @@ def expression_of(what: object, whose: str = "a merge is given ") -> pc.Expressi
 def _number(word: str, kind: Callable[[str], Decimal | int]) -> pc.Expression:
     try:
         return pc.scalar(kind(word))
-    except _REFUSED as error:
+    except REFUSED_BY_ARROW as error:
         raise InvalidRequest(
             f"the number {word if len(word) <= 60 else word[:57] + '…'} of a merge is larger than any column can hold",
             hint="Whole numbers go up to 9223372036854775807, and others have 76 digits",

@@ -18,8 +18,8 @@ from epochlake.placement.errors import words_of
 _EXACT = Context(prec=100)
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
-_REFUSED = (pa.ArrowException, OverflowError, TypeError, ValueError)
-"""What Arrow raises for values that it cannot have."""
+REFUSED_BY_ARROW = (pa.ArrowException, OverflowError, TypeError, ValueError)
+"""What Arrow raises for values of Python, and of pandas, that it cannot have."""
 
 _EXACT_UP_TO = {pa.float32(): 2**24, pa.float64(): 2**53}
 """Up to there each whole number is one of a type with a point."""
@@ -38,12 +38,12 @@ def array_of(values: Sequence[object], type_: pa.DataType) -> pa.Array:
     fitting = [None if value is None else fit(value) for value in values]
     try:
         return pa.array(fitting, type_, from_pandas=False)
-    except _REFUSED:
+    except REFUSED_BY_ARROW:
         # Arrow does not say which one it means, and has words of its own for the rest.
         for value, one in zip(values, fitting, strict=True):
             try:
                 pa.array([one], type_, from_pandas=False)
-            except _REFUSED as error:
+            except REFUSED_BY_ARROW as error:
                 raise _unfit(value, f"none that can be stored: {words_of(error)}") from error
         raise
 

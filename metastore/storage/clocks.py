@@ -40,14 +40,14 @@ def behind(storage: Storage, root_uri: str) -> int | None:
     return there
 
 
-def ahead_of(storage: Storage, root_uri: str) -> int:
+def ahead_of(storage: Storage, root_uri: str) -> int | None:
     """By how many microseconds the clock of this machine is certainly ahead of that of a root's storage; less than 0
-    where it is behind. 0 where it may be the same, or the storage does not say.
+    where it is behind. 0 where it may be the same, None where the storage does not say.
     """
     before = _now()
     there = _told(storage, root_uri)
     if there is None:
-        return 0
+        return None
     # The storage told at some moment in between, however long that was.
     return max(before - there, 0) or min(_now() - there, 0)
 

@@ -490,6 +490,13 @@ def test_words_that_are_written_into_a_condition_are_what_spark_looks_up(spark: 
     assert found == words.tolist()
 
 
+def write_some_that_do_not_count(spark: SparkSession, replicas: Sequence[ReplicaAddress], *, tablets: int) -> None:
+    """300 rows, of which each third has a newer version, in files of so many tablets, and ten are deleted."""
+    write(spark.range(300).selectExpr("id", "hex(xxhash64(id)) as note"), replicas, at=1, tablets=2)
+    write(spark.range(0, 300, 3).selectExpr("id", "'new' as note"), replicas, at=2, tablets=tablets)
+    write(spark.range(1, 300, 30), replicas, at=3, deleted=True)
+
+
 @pytest.mark.connect
 @pytest.mark.parametrize("written", [0, 1 << 14], ids=["a frame of words", "words in a text"])
 @pytest.mark.parametrize("told_by", ["file_size", "file_name"])
@@ -505,9 +512,7 @@ def test_bits_are_looked_up_by_the_size_of_a_file_and_by_its_name_where_two_file
     monkeypatch.setattr(reading, "MOST_WRITTEN_WORDS", written)
     monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
     monkeypatch.setattr(reading, "NAMED_POSITIONS", 0)
-    write(spark.range(300).selectExpr("id", "hex(xxhash64(id)) as note"), replicas, at=1, tablets=2)
-    write(spark.range(0, 300, 3).selectExpr("id", "'new' as note"), replicas, at=2, tablets=2)
-    write(spark.range(1, 300, 30), replicas, at=3, deleted=True)
+    write_some_that_do_not_count(spark, replicas, tablets=2)
     plan = plan_read(TABLE, pinned(replicas[:1]))
     assert len({copy.file.size for copy in plan.copies}) == len(plan.copies), "of other rows their sizes would differ"
     if told_by == "file_name":
@@ -541,9 +546,7 @@ def test_of_a_small_file_of_which_a_part_is_read_spark_scans_all_and_shows_the_p
     monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
     monkeypatch.setattr(reading, "NAMED_POSITIONS", named)
     monkeypatch.setattr(reading, "LOOKED_UP", looked_up)
-    write(spark.range(300).selectExpr("id", "hex(xxhash64(id)) as note"), replicas, at=1, tablets=2)
-    write(spark.range(0, 300, 3).selectExpr("id", "'new' as note"), replicas, at=2)
-    write(spark.range(1, 300, 30), replicas, at=3, deleted=True)
+    write_some_that_do_not_count(spark, replicas, tablets=1)
     write(spark.range(400, 420).selectExpr("id", "'more' as note"), replicas, at=4)
     asked = pinned(replicas[:1], replicas[:1], replicas[:1], replicas[:1])
     plan = plan_read(TABLE, [asked[0], asked[2]])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from epochlake.jobs.agent.patience import LONGEST_PERIOD, LONGEST_WAIT, SHORTEST_JOIN, SHORTEST_PERIOD, beyond
 from epochlake.jobs.cli.arguments import of, parse_names
 from epochlake.jobs.cli.asking_agents import asking, require_h11
 from epochlake.jobs.cli.text.agents import agent_shown, init_answer, join_state, nodes_seen
@@ -26,14 +28,20 @@ Authority = Annotated[
     str | None, typer.Option("--tls-authority", metavar="FILE", help="Who signs the certificates of all agents.")
 ]
 
-SHORTEST_PERIOD = 0.05
-LONGEST_PERIOD = 60.0
 
+def _from(least: float, most: float) -> Callable[[float], float]:
+    """Looks at seconds that are given: infinity and what is no number are in no range.
 
-def _a_period(seconds: float) -> float:
-    if not SHORTEST_PERIOD <= seconds <= LONGEST_PERIOD:
-        raise typer.BadParameter(f"{seconds:g} is not in the range {SHORTEST_PERIOD:g}<=x<={LONGEST_PERIOD:g}.")
-    return seconds
+    Both bounds beside the name of an option would leave no room for the names of others in a narrow terminal.
+    """
+
+    def look(seconds: float) -> float:
+        why = beyond(seconds, least, most)
+        if why is not None:
+            raise typer.BadParameter(f"{why}.")
+        return seconds
+
+    return look
 
 
 @app.command("run")
@@ -70,7 +78,13 @@ def run(
         str | None, typer.Option("--cluster", metavar="NAME", help="Join a cluster of this name only.")
     ] = None,
     join_timeout: Annotated[
-        float, typer.Option("--join-timeout", metavar="SECONDS", min=1, help="Then it asks no more.")
+        float,
+        typer.Option(
+            "--join-timeout",
+            metavar="SECONDS",
+            callback=_from(SHORTEST_JOIN, LONGEST_WAIT),
+            help="Then it asks no more.",
+        ),
     ] = 600.0,
     admit: Annotated[
         bool, typer.Option("--admit", help="Let nodes join whose agents ask this one. Use it with a token.")
@@ -91,8 +105,12 @@ def run(
     ] = None,
     period: Annotated[
         float,
-        # Both bounds beside its name would leave no room for the name of another option in a narrow terminal.
-        typer.Option("--period", metavar="SECONDS", callback=_a_period, help="One probe is sent in each."),
+        typer.Option(
+            "--period",
+            metavar="SECONDS",
+            callback=_from(SHORTEST_PERIOD, LONGEST_PERIOD),
+            help="One probe is sent in each.",
+        ),
     ] = 1.0,
     token_file: TokenFile = None,
     tls_certificate: Certificate = None,
@@ -170,7 +188,9 @@ def init(
         ),
     ],
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The name of the cluster.")] = None,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", callback=_from(0, LONGEST_WAIT), help="How long to wait.")
+    ] = 120.0,
     token_file: TokenFile = None,
     tls_certificate: Certificate = None,
     tls_key: Key = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated
@@ -173,7 +174,7 @@ def query(
         return
     most = SHOWN if limit is None else limit
     every = (row for batch in rows for row in shown_rows(batch))
-    shown = list(islice(every, most or None))
+    shown = list(islice(every, min(most, sys.maxsize) or None))
     more = most > 0 and next(every, None) is not None
     session.show(shown, lambda found: rows_table(rows.schema.names, found))
     if more:

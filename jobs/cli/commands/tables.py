@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
@@ -435,7 +436,7 @@ def diff(
     session = of(context)
     rows = session.cluster.changed_rows(table, since, until, consistency=consistency)
     every = (row for batch in rows for row in shown_rows(batch))
-    shown = list(islice(every, limit or None))
+    shown = list(islice(every, min(limit, sys.maxsize) or None))
     more = limit > 0 and next(every, None) is not None
     session.show(shown, lambda found: rows_table(rows.schema.names, found))
     if more:

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 from epochlake.jobs import administration
 from epochlake.jobs.administration.change_streams import drop_changes, keep_changes
+from epochlake.jobs.administration.dropped import forget_dropped
 from epochlake.jobs.gate import commit_phase
 from epochlake.jobs.gate.batches import Located
 from epochlake.jobs.gate.change_streaming import Changes
@@ -223,7 +224,7 @@ def test_who_follows_a_stream_is_told_that_it_has_ended_after_all_of_its_changes
     keep_changes(kept.cluster, FLIGHTS)
     batches = iter(changes)
     assert next(batches).column("id").to_pylist() == [1]
-    with pytest.raises(Rejected, match="not kept"):
+    with pytest.raises(Rejected, match="has ended, and another one has begun"):
         next(batches)
 
 
@@ -416,8 +417,45 @@ def test_a_table_of_the_same_name_has_nothing_of_the_stream_before(kept: SmallCl
     keep_changes(kept.cluster, FLIGHTS)
     kept.cluster.write(FLIGHTS, rows({2: "b"}))
     assert told(kept) == [("upsert", 2, "b")]
-    with pytest.raises(Rejected, match="not kept"):
+    with pytest.raises(Rejected, match=r"was dropped in epoch .*; another table has the name") as taken:
         list(changes)
+    assert f"`epochlake table restore {FLIGHTS} --as NAME` brings it back" in str(taken.value.hint)
+
+
+def test_who_follows_the_changes_of_a_table_that_is_dropped_is_told_so_and_goes_on_when_it_is_back(
+    kept: SmallCluster,
+) -> None:
+    kept.cluster.write(FLIGHTS, rows({1: "a"}))
+    changes = kept.cluster.changes(FLIGHTS, follow=True)
+    epoch = administration.drop_table(kept.cluster, FLIGHTS).epoch
+    batches = iter(changes)
+    assert next(batches).column("id").to_pylist() == [1]
+    with pytest.raises(Rejected, match=f"was dropped in epoch {epoch}, and its changes end there") as dropped:
+        next(batches)
+    assert f"`epochlake table restore {FLIGHTS}` brings it back" in str(dropped.value.hint)
+    administration.restore_table(kept.cluster, FLIGHTS)
+    kept.cluster.write(FLIGHTS, rows({2: "b"}))
+    after = kept.cluster.changes(FLIGHTS, after=changes.bookmark)
+    assert [batch.column("id").to_pylist() for batch in after] == [[2]]
+
+
+def test_who_follows_the_changes_of_a_table_that_vacuum_has_deleted_is_not_told_to_restore_it(
+    kept: SmallCluster,
+) -> None:
+    changes = kept.cluster.changes(FLIGHTS, follow=True)
+    administration.drop_table(kept.cluster, FLIGHTS)
+    forget_dropped(kept.cluster, kept.cluster.catch_up().dropped.tables.values())
+    with pytest.raises(Rejected, match="was dropped, and its changes end there") as gone:
+        list(changes)
+    assert gone.value.hint == "It cannot be restored any more"
+
+
+def test_who_follows_changes_that_are_kept_no_more_is_told_how_they_are_kept_again(kept: SmallCluster) -> None:
+    changes = kept.cluster.changes(FLIGHTS, follow=True)
+    drop_changes(kept.cluster, FLIGHTS)
+    with pytest.raises(Rejected, match="are not kept") as ended:
+        list(changes)
+    assert "changes keep" in str(ended.value.hint)
 
 
 def test_a_write_is_staged_later_than_all_rows_from_before_the_stream(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -83,6 +84,7 @@ BAD: dict[str, tuple[list[str], int, list[str]]] = {
     "no such file": (["placement", "simulate", "no.json"], 2, ["no.json"]),
     "no zookeeper for vacuum": (["vacuum"], 75, ["ZooKeeper"]),
     "no zookeeper for pipelines": (["pipeline", "list"], 75, ["ZooKeeper"]),
+    "a duration of no end": (["vacuum", "--older-than", "9" * 400 + "d"], 2, ["longer than a thousand years"]),
     "no duration": (["vacuum", "--older-than", "soon"], 2, ["soon"]),
 }
 
@@ -131,6 +133,39 @@ def test_an_argument_that_is_no_text_is_one_clear_error(
         said = capsys.readouterr().err
         assert "is no text in UTF-8" in said
         assert "unexpected" not in said
+
+
+def test_a_name_that_is_no_text_and_comes_from_elsewhere_is_one_clear_error_in_every_command(
+    empty: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / os.fsdecode(b"of\xff")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for words in (["init"], ["--root", "here", "init"]):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert "of\\udcff" in said
+        assert "is no text in UTF-8" in said
+        assert "unexpected" not in said
+    assert not list(folder.iterdir())
+    monkeypatch.setattr("epochlake.jobs.cli.main._run", lambda *_: "of\udcff".encode())
+    assert main(["status"]) == 1
+    said = capsys.readouterr().err
+    assert "'of\\udcff' is no text in UTF-8" in said
+    assert "unexpected" not in said
+
+
+def test_a_volume_below_a_directory_whose_name_is_no_text_is_refused(
+    unchanged: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"of\xff")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    before = unchanged.log()
+    result = unchanged.text("node", "add", "n4", "--datacenter", "dc1", "--rack", "r1", "--volume", "d1=v")
+    assert "which is no text in UTF-8" in result.error_text
+    assert "unexpected" not in result.error_text
+    assert unchanged.log() == before
 
 
 def test_a_root_without_a_cluster_says_to_run_init(empty: CommandLine) -> None:

@@ -49,6 +49,25 @@ def test_a_file_that_may_not_be_read_is_said_in_one_line(
         small.cluster.load(TABLE, tmp_path / "a.csv")
 
 
+def test_a_file_whose_name_is_no_utf8_is_named_wherever_it_is_found(
+    small: SmallCluster, line: CommandLine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id\n1\n")
+    (folder / os.fsdecode(b"\xff.csv")).write_text("id\n2\n")
+    said = r"\\udcff\.csv' is no name in UTF-8"
+    for files in (folder, str(folder / "*.csv"), folder / "\udcff.csv", [str(folder / "\udcff.csv")]):
+        with pytest.raises(InvalidRequest, match=said) as refused:
+            small.cluster.load(TABLE, files)
+        assert "Rename the file" in refused.value.hint
+    for words in (["load", TABLE, folder], ["table", "create", "air.other", "--like", folder]):
+        result = line.text(*words)
+        assert (result.code, "is no name in UTF-8" in result.error_text) == (2, True)
+        assert "unexpected" not in result.error_text
+    assert small.cluster.count(TABLE) == 0
+
+
 def test_what_may_not_be_read_or_written_is_no_file_that_is_not_there(
     line: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

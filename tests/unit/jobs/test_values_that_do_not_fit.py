@@ -67,6 +67,36 @@ def wrong_decimal(precision: int, unscaled: int) -> pa.Array:
     return pa.Array.from_buffers(pa.decimal128(precision, 2), 1, [None, digits])
 
 
+def long_decimals(count: int) -> pa.Array:
+    """So many decimals with more digits than decimal(8,2) has."""
+    digits = (10**9).to_bytes(16, "little", signed=True) * count
+    return pa.Array.from_buffers(pa.decimal128(8, 2), count, [None, pa.py_buffer(digits)])
+
+
+def test_decimals_that_are_below_a_null_or_beside_the_window_of_an_array_are_not_there(cluster: Cluster) -> None:
+    keys, words = pa.array(["a", "b"]), long_decimals(2)
+    null = pa.array([True, False])
+    masked = {
+        "named": pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), keys, words, mask=null),
+        "prices": pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), words, mask=null),
+        "pair": pa.StructArray.from_arrays([pa.array([1, 2], pa.int32()), words], ["a", "d"], mask=null),
+        "price": pa.Array.from_buffers(words.type, 2, [pa.py_buffer(b"\x02"), words.buffers()[1]]),
+    }
+    for number, (name, values) in enumerate(masked.items()):
+        assert values.is_null().to_pylist() == [True, False]
+        written = pa.table(
+            {
+                "id": pa.array([number]),
+                **{other: pa.nulls(1) for other in COLUMNS if other != name},
+                name: values.slice(0, 1),
+            }
+        )
+        cluster.write(FLIGHTS, written)
+        with pytest.raises(InvalidRequest, match=f"column {name} is .* is too large"):
+            cluster.write(FLIGHTS, written.set_column(written.column_names.index(name), name, values.slice(1, 1)))
+    assert cluster.count(FLIGHTS) == len(masked)
+
+
 def test_a_value_of_python_that_does_not_fit_is_named_with_its_column(cluster: Cluster) -> None:
     for name, given in OF_PYTHON.items():
         for value, said in given:

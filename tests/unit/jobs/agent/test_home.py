@@ -60,6 +60,13 @@ def test_a_full_disk_leaves_the_document_of_before_and_no_other_file(
     assert [path.name for path in home.directory.iterdir()] == ["tag.json"]
 
 
+@pytest.mark.parametrize(
+    ("number", "hint"), [(errno.ENOSPC, "Make room"), (errno.EROFS, "Mount"), (errno.EACCES, "own it"), (5, "disk")]
+)
+def test_who_cannot_write_is_told_what_to_do_about_it(home: Home, number: int, hint: str) -> None:
+    assert hint in home.unwritable(OSError(number, os.strerror(number))).hint
+
+
 def test_a_kill_between_writing_and_renaming_leaves_the_document_of_before(home: Home) -> None:
     program = f"""
 import os

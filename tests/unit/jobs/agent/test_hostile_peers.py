@@ -397,7 +397,7 @@ def test_what_is_no_request_is_one_line_in_the_log_and_in_words_of_ours(
         assert dict(served.server.refused) == ({"malformed": 1} if said else {"gone": 1})
 
     play(tmp_path, scene)
-    told = [record.getMessage() for record in caplog.records if "http_server" in record.name]
+    told = [record.getMessage() for record in caplog.records if "agent.refusals" in record.name]
     assert told == ([f"refused 127.0.0.1 (malformed): {said}"] if said else [])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -301,6 +302,27 @@ def test_what_cannot_be_written_down_is_not_asked(home: Home, monkeypatch: pytes
     assert run(made).phase is Phase.ACCEPTED
 
 
+def test_a_join_that_waits_for_its_disk_says_so_once_and_asks_when_there_is_room(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = Member(says(Outcome.ACCEPTED))
+    made = joining(home, member)
+    tries: list[str] = []
+    written = Home.write
+
+    def full(self: Home, document: str, value: Any) -> None:
+        tries.append(document)
+        if len(tries) < 20:
+            raise home.unwritable(OSError(errno.ENOSPC, "No space left on device"))
+        assert "No space left on device. Make room on its disk" in made.state.reason
+        written(self, document, value)
+
+    monkeypatch.setattr(Home, "write", full)
+    assert run(made).phase is Phase.ACCEPTED
+    assert (len(member.asked), caplog.text.count("the join waits")) == (1, 1)
+    assert home.read("join", JoinState) == made.state
+
+
 def test_an_agent_that_finds_its_node_in_the_log_before_it_hears_the_answer_has_joined(home: Home) -> None:
     mine = BLANK
     member = Member(lambda request: JoinAnswer(request.nonce, Outcome.PENDING))
@@ -333,17 +355,13 @@ def test_an_operator_ends_what_hangs_and_is_told_what_the_log_may_have(home: Hom
     assert run(joining(home, Member(says(Outcome.ACCEPTED)))).phase is Phase.CANCELLED
 
 
-def test_an_operator_who_cancels_while_the_question_is_written_down_lets_nobody_be_asked(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else he would be told that it is cancelled, and the node would join."""
-    member = Member(says(Outcome.ACCEPTED))
-    made = joining(home, member)
+def cancelled_while(phase: Phase, made: Joining, monkeypatch: pytest.MonkeyPatch) -> JoinState:
+    """What an operator is told who cancels while the home is being written to with a state of this phase."""
     begun, may_end = threading.Event(), threading.Event()
     written = Home.write
 
     def slow(self: Home, document: str, value: Any) -> None:
-        if value.phase is Phase.ASKING:
+        if value.phase is phase:
             begun.set()
             assert may_end.wait(60)
         written(self, document, value)
@@ -361,7 +379,16 @@ def test_an_operator_who_cancels_while_the_question_is_written_down_lets_nobody_
         await asking
         return state
 
-    state = asyncio.run(asyncio.wait_for(scene(), 120))
+    return asyncio.run(asyncio.wait_for(scene(), 120))
+
+
+def test_an_operator_who_cancels_while_the_question_is_written_down_lets_nobody_be_asked(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else he would be told that it is cancelled, and the node would join."""
+    member = Member(says(Outcome.ACCEPTED))
+    made = joining(home, member)
+    state = cancelled_while(Phase.ASKING, made, monkeypatch)
     assert state.phase is Phase.CANCELLED
     assert run(made) == state
     assert home.read("join", JoinState) == state
@@ -372,28 +399,7 @@ def test_of_an_acceptance_and_an_operator_who_cancels_at_once_the_first_stands_a
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = joining(home, Member(says(Outcome.ACCEPTED)))
-    begun, may_end = threading.Event(), threading.Event()
-    written = Home.write
-
-    def slow(self: Home, document: str, value: Any) -> None:
-        if value.phase is Phase.ACCEPTED:
-            begun.set()
-            assert may_end.wait(60)
-        written(self, document, value)
-
-    monkeypatch.setattr(Home, "write", slow)
-
-    async def scene() -> JoinState:
-        asking = asyncio.ensure_future(made._once())
-        assert await asyncio.to_thread(begun.wait, 60)
-        cancelling = asyncio.ensure_future(made.cancel())
-        for _ in range(10):
-            await asyncio.sleep(0)
-        may_end.set()
-        await asking
-        return await cancelling
-
-    state = asyncio.run(asyncio.wait_for(scene(), 120))
+    state = cancelled_while(Phase.ACCEPTED, made, monkeypatch)
     assert (state.phase, state.epoch) == (Phase.ACCEPTED, 7)
     assert made.state == state == home.read("join", JoinState)
 
