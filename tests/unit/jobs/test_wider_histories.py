@@ -32,9 +32,11 @@ def wrong(scenario: Scenario) -> list[str]:
 
 @pytest.mark.parametrize("tablets", [1, 0], ids=["tablets", "ring"])
 def test_replicas_become_more_and_fewer_under_writes(tablets: int) -> None:
-    wanted = tuple(Operation("replicas", 3.0, number=number) for number in (3, 1, 5))
-    parts = (Part("pipeline0", "pipeline", (writes(24),)), COORDINATOR, Part("operator", "operator", (wanted,)))
-    scenario = Scenario("rows", 5, 11.0, Settings(tablets=tablets, replication=5, racks=FIVE), parts)
+    # Each is over when the next one is asked for: while a change of the replication is under way, another is refused.
+    wanted = tuple(Operation("replicas", wait, number=number) for wait, number in ((3.0, 3), (5.0, 1), (8.0, 5)))
+    writing = Part("pipeline0", "pipeline", (writes(24, wait=0.6),))
+    parts = (writing, COORDINATOR, Part("operator", "operator", (wanted,)))
+    scenario = Scenario("rows", 5, 19.0, Settings(tablets=tablets, replication=5, racks=FIVE), parts)
     history = row_history(scenario)
     assert row_checkers.violations(history) == []
     assert sum(access.acknowledged for access in history.accesses if access.kind == "write") > 5
