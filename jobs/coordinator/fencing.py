@@ -97,11 +97,11 @@ class Fences:
         # What was fenced before it was declared lost is no acknowledgement any more.
         for replica in [replica for replica in self._known if is_gone(metadata, replica[1])]:
             del self._known[replica]
-        due = [
+        due = sorted(
             replica
             for replica, epoch in need.items()
             if self._known.get(replica, -1) < epoch or self._sessions.get(replica) != sessions.get(replica, frozenset())
-        ]
+        )
 
         def attempt(replica: ReplicaKey) -> tuple[ReplicaKey, int | Unreachable]:
             table = metadata.schema.tables[replica[0]]

@@ -454,7 +454,7 @@ class Holdings:
         replica = self._replica(volume, table)
         try:
             found: dict[int, list[Row]] = {}
-            for file in replica.live_files():
+            for file in sorted(replica.live_files()):
                 path = f"{replica.path}/{file}"
                 self._compare(path)
                 for row in self._rows(path):

@@ -92,7 +92,7 @@ class Playing:
         self.world.scheduler.note(str(operation))
         self._doing[player.part.name, thread] = operation.kind
         others = [kind for key, kind in self._doing.items() if key != (player.part.name, thread)]
-        self.coverage.update(pair(operation.kind, other) for other in {*others, *self._stages()})
+        self.coverage.update(pair(operation.kind, other) for other in sorted({*others, *self._stages()}))
 
     def done(self, player: Player, thread: int) -> None:
         """A thread of a player has ended its operation."""
@@ -107,7 +107,7 @@ class Playing:
 
     def _struck(self, fault: Fault) -> None:
         met = {*self._doing.values(), *self._stages(), "anything", *([fault.when] if fault.when else [])}
-        self.coverage.update(pair(fault.kind, other) for other in met)
+        self.coverage.update(pair(fault.kind, other) for other in sorted(met))
 
     def _stages(self) -> set[str]:
         """Where operations of the topology are now, as far as somebody here knows."""

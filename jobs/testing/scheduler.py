@@ -119,7 +119,7 @@ class Scheduler:
         self._hub: Any = None
         self._paused: list[Actor] = []
         self._buried: list[Actor] = []
-        self._all: set[Actor] = set()
+        self._all: dict[Actor, None] = {}
 
     @property
     def running(self) -> Actor | None:
@@ -137,7 +137,7 @@ class Scheduler:
         """A new actor of a process; it begins when its turn comes."""
         actor = Actor(f"{process.name}/{name}", process, run)
         process.actors.append(actor)
-        self._all.add(actor)
+        self._all[actor] = None
         self._ready.append(actor)
         return actor
 
@@ -292,7 +292,7 @@ class Scheduler:
     def _ended(self, actor: Actor) -> None:
         actor.done = True
         actor.process.actors.remove(actor)
-        self._all.discard(actor)
+        self._all.pop(actor, None)
         if actor.error is not None and not actor.awaited and not isinstance(actor.error, WorldEnded):
             self.failed.append(actor)
         for waiter in actor.joined:

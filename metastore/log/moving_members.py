@@ -184,7 +184,7 @@ class MemberMover:
         self._require_own(current, {*members, *(current.members if current is not None else ())})
         asked = self._ask(_looked_at, before, members)
         self._require_majorities([one for one in self._that_count(asked) if one.number < below], asked)
-        return [promise.number for uri in asked.answered for promise in self._promises(uri)]
+        return [promise.number for uri in sorted(asked.answered) for promise in self._promises(uri)]
 
     def _seated(self, number: int, cluster_id: str, members: tuple[str, ...]) -> Generation:
         """A generation whose members have their seats, those that answer. Raises StorageUnavailable for too few."""
@@ -260,7 +260,7 @@ class MemberMover:
         looked = self._ask(_looked_at, known, (*old, *new))
         self._longest(looked, known[0].cluster_id, require)
         here = generations.numbers(self._storage, self._register)
-        promised = [promise.number for uri in looked.answered for promise in self._promises(uri)]
+        promised = [promise.number for uri in sorted(looked.answered) for promise in self._promises(uri)]
         generation = self._seated(max([*here, *promised]) + 1, known[0].cluster_id, new)
         # What the members have adopted is looked at when they can adopt and take nothing of it any more.
         asked = self._ask(lambda member: _sealed(member, generation), known, (*old, *new))
@@ -376,7 +376,7 @@ class MemberMover:
         One is adopted only after a majority of all before it has promised it, and what is adopted holds all of theirs;
         another one of its number has not been promised by so many, and never will be.
         """
-        by_whom = {uri: self._member(uri).adopted() for uri in asked.answered}
+        by_whom = {uri: self._member(uri).adopted() for uri in sorted(asked.answered)}
         adopted = max(by_whom.values(), default=0)
         theirs = {
             promise
@@ -394,7 +394,7 @@ class MemberMover:
         """Refuse to go on without a majority of each of these that answers and has not lost what it held."""
         for one in () if self._accept_loss else earlier:
             counting, failed = set[str](), dict(asked.failed)
-            for uri in asked.answered & set(one.members):
+            for uri in sorted(asked.answered & set(one.members)):
                 if doubt := self._member(uri).doubt(one):
                     failed[uri] = doubt
                 else:

@@ -92,7 +92,7 @@ def prepare_rebuilt(
     Their fence is at START's epoch or above from the beginning: a pipeline of before that finds one plans again.
     """
     if operation.kind is OperationKind.REBUILD:
-        gaining = change_of(metadata, operation).gaining
+        gaining = sorted(change_of(metadata, operation).gaining)
         replica_keys = [(replica, ()) for replica in gaining if not is_gone(metadata, replica[1])]
         name = operation.operation_id
 
@@ -126,7 +126,7 @@ def finish_rebuilt(
             _settle(receipts, address)
         _require_marked(metadata, replica, mark_filled(address, metadata.fence, operation.operation_id))
 
-    gaining = change_of(metadata, operation).gaining
+    gaining = sorted(change_of(metadata, operation).gaining)
     _everywhere([(replica, ()) for replica in gaining if not is_gone(metadata, replica[1])], attempt)
 
 
