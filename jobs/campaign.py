@@ -287,7 +287,7 @@ class Campaign:
 
         forget_the_dead()
         until = None if seconds is None else time.time() + seconds
-        # Each history in a process that has begun with the same hashes: sets have one order then.
+        # A seed has one course whatever the hashes are. If a defect lets a set decide, its history still fails again.
         os.environ["PYTHONHASHSEED"] = "0"
         spawn = multiprocessing.get_context("spawn")
         tasks = self._tasks(histories)
@@ -489,7 +489,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--name", default="", help="the name of that test")
     options = parser.parse_args(argv)
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # Sets have another order in each process otherwise, and a seed another course.
+        # As in the processes that run histories, so that what failed there fails here.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "epochlake.jobs.campaign", *(argv or sys.argv[1:])])
     if options.histories is not None and options.histories < 1:
