@@ -11,7 +11,7 @@ SHOWN = 20
 
 def nearest(name: str, known: Collection[str]) -> str | None:
     """The known name that was probably meant, upper and lower case aside; None where there is none like it."""
-    spelled = {one.lower(): one for one in known}
+    spelled = {one.lower(): one for one in sorted(known)}
     near = difflib.get_close_matches(name.lower(), spelled, 1)
     return spelled[near[0]] if near else None
 

@@ -48,7 +48,7 @@ def attach(spark: SparkSession, cluster: Cluster, keyspaces: Iterable[str] | Non
     tables = sorted((table.keyspace, table.name) for table in schema.tables.values() if table.keyspace in wanted)
     mine = set(spark.conf.get(VIEWS, "").split("\n")) - {""}  # type: ignore[union-attr]
     views = _views_of(spark, tables, mine)
-    for view in mine - set(views):
+    for view in sorted(mine - set(views)):
         spark.catalog.dropTempView(view)
     settings = settings_of(cluster)
     register_function(spark, settings)

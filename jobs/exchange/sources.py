@@ -90,7 +90,7 @@ def sources_of(files: Iterable[str | os.PathLike[str]], format_: Format | None =
         found = _sources_of(files, format_)
         for source in found:
             require_readable_name(str(source.path))
-        for directory in {source.path.absolute().parent for source in found}:
+        for directory in sorted({source.path.absolute().parent for source in found}):
             _require_no_table(directory)
         return found
     except OSError as error:  # of a directory on the way

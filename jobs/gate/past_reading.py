@@ -214,7 +214,7 @@ def _found(
         unreachable |= {metadata.describe(one.volume_id): reason for one, reason in stored.unreachable.items()}
         gone = []
         while waiting:
-            known = stored.of({need.origin for need in waiting})
+            known = stored.of(dict.fromkeys(need.origin for need in waiting))
             waiting, asked = [], waiting
             for need in asked:
                 copies = [*live[need.origin], *known[need.origin]]

@@ -137,7 +137,7 @@ class Ledger:
         Raises StorageUnavailable when the ledger cannot be read, or lacks the entry of a file.
         """
         files = list(files)
-        merged = {file.origin for file in files if file.is_merged}
+        merged = dict.fromkeys(file.origin for file in files if file.is_merged)
         if not merged:
             return NO_LINEAGE
         origins = {file.origin for file in files}
@@ -147,7 +147,7 @@ class Ledger:
             if origin not in self._stands_for:
                 self._stands_for[origin] = _stands_for(origin, self._merges_with(table_id, merged))
         lineage = {
-            origin: [(older, *interval) for older in among for interval in stands_for[older]]
+            origin: [(older, *interval) for older in sorted(among) for interval in stands_for[older]]
             for origin in merged
             if (among := (stands_for := self._stands_for[origin]).keys() & origins)
         }

@@ -66,7 +66,7 @@ def tablets_left(metadata: ClusterMetadata, keyspace: str) -> int:
 def most_of(keyspace: Keyspace) -> Mapping[str, int]:
     """The replicas by datacenter that tablets of a keyspace may have: the more of before and now, while it changes."""
     before = {} if keyspace.before is msgspec.UNSET else keyspace.before
-    names = {*keyspace.replication, *before}
+    names = {**keyspace.replication, **before}
     return {name: max(keyspace.replication.get(name, 0), before.get(name, 0)) for name in names}
 
 
