@@ -388,7 +388,7 @@ class MemberMover:
         # Who has lost the promise under which he adopted does not say which one it was.
         newest = theirs or {one for one in asked.relevant if one.number == adopted}
         later = {one for one in asked.relevant if one.number > adopted}
-        return sorted(newest | later, key=lambda one: (one.number, one.members))
+        return sorted(newest | later, key=lambda one: (one.number, one.members, one.token))
 
     def _require_majorities(self, earlier: Sequence[Generation], asked: _Asked) -> None:
         """Refuse to go on without a majority of each of these that answers and has not lost what it held."""
