@@ -45,7 +45,7 @@ def sweep_root(
     if places.local_path(cluster.root.uri) is None:
         return Cleared()
     for place in (cluster.root.changes, cluster.root.merges):
-        for table_id in dropped:
+        for table_id in sorted(dropped):
             trees.append(places.join(place, table_id))
             files += _below(storage, trees[-1])
     for table_id in _names(storage, cluster.root.changes):
