@@ -47,7 +47,7 @@ from epochlake.metastore.storage import places
 from epochlake.placement.tokens import TOKEN, Interval
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
 _SYSTEM_DDL = f"`{TOKEN}` bigint, `{WRITTEN_AT}` bigint, `{DELETED}` boolean"
@@ -66,6 +66,10 @@ remembered, where tasks of Python would be a stage of each execution.
 
 WHOLE_ROWS = 1 << 18
 """Of files with so many rows at most Spark is told which rows a read leaves out, and scans no part by itself."""
+
+
+SENT_APART = 6
+"""Fewer paths than this are as soon sent to the JVM one by one as together."""
 
 
 class HeldFiles(Protocol):
@@ -358,7 +362,7 @@ def joined(asked: Iterable[Asked]) -> list[Asked]:
 def scan_rows(spark: SparkSession, table: Table, scan: Scan, *, live: bool = False) -> DataFrame:
     """The rows of the files of a scan, with the table's columns and the system columns; `live`: but for deletes."""
     columns = file_columns(table)
-    rows = (
+    reader = (
         spark.read.schema(_schema_of(table, columns))
         # No column is made of a directory's name, and neither a missing nor a torn file is passed over in silence,
         # whatever the session says.
@@ -369,13 +373,24 @@ def scan_rows(spark: SparkSession, table: Table, scan: Scan, *, live: bool = Fal
         .option("parquet.page.verify-checksum.enabled", True)
         # Days and moments are what files say, also where a session takes other files for those of a Spark before 3.
         .option("datetimeRebaseMode", "CORRECTED")
-        .parquet(*scan.paths)
     )
+    rows = _of_files(spark, reader, scan.paths)
     if columns is not None:
         rows = columns.named(rows, (TOKEN, WRITTEN_AT, DELETED))
     conditions = [_within(table, scan.intervals)] if scan.intervals else []
     conditions += [f"NOT `{DELETED}`"] if live else []
     return rows.where(" AND ".join(conditions)) if conditions else rows
+
+
+def _of_files(spark: SparkSession, reader: DataFrameReader, paths: Sequence[str]) -> DataFrame:
+    """`reader.parquet(*paths)`, which hands each path to the JVM by a call of its own: 13 ms more for 200 of them."""
+    from pyspark.sql import DataFrame
+
+    jvm = getattr(spark, "_jvm", None)  # a session of Connect has none
+    if jvm is None or len(paths) < SENT_APART or any("\n" in path for path in paths):
+        return reader.parquet(*paths)
+    together = jvm.java.util.regex.Pattern.compile("\n").split("\n".join(paths))
+    return DataFrame(reader._jreader.parquet(together), spark)
 
 
 def _schema_of(table: Table, columns: FileColumns | None) -> StructType | str:

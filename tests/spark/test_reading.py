@@ -481,6 +481,22 @@ def test_what_is_little_is_told_while_it_is_planned(
 
 
 @pytest.mark.connect
+@pytest.mark.parametrize("place", ["a b", "ü;x"])
+def test_paths_that_are_sent_together_are_those_that_are_sent_one_by_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    directory = tmp_path / place
+    directory.mkdir()
+    replicas = [make_replica(directory, 1)]
+    write(spark.range(100).selectExpr("id", "'old' as note"), replicas, at=1, tablets=4)
+    write(spark.range(0, 100, 9).selectExpr("id", "'new' as note"), replicas, at=2, tablets=4)
+    for apart in (0, 1 << 10):
+        monkeypatch.setattr(reading, "SENT_APART", apart)
+        found = values(read_files(spark, TABLE, pinned(replicas)))
+        assert found == {n: "old" if n % 9 else "new" for n in range(100)}
+
+
+@pytest.mark.connect
 def test_words_that_are_written_into_a_condition_are_what_spark_looks_up(spark: SparkSession) -> None:
     dice = np.random.default_rng(158)
     least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
