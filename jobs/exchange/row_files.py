@@ -107,7 +107,7 @@ def batches_of(
     }
     with _told(path, format_, declared):
         schema, batches = read[format_]()
-    _require_columns(path, format_, schema)
+        _require_columns(path, format_, schema)
     return schema, _telling(path, format_, declared, batches)
 
 
@@ -126,6 +126,10 @@ def _require_columns(path: Path, format_: Format, schema: pa.Schema) -> None:
 def _told(path: Path, format_: Format, declared: Mapping[str, pa.DataType]) -> Iterator[None]:
     try:
         yield
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"the file {path} has a column whose name is no text in UTF-8", hint="Write it in UTF-8"
+        ) from error
     except (OSError, pa.ArrowException) as error:
         if format_ is Format.CSV and isinstance(error, pa.ArrowInvalid) and (wrong := _unfit_text(path, declared)):
             raise _unfit(path, wrong) from error
@@ -142,7 +146,8 @@ def _told(path: Path, format_: Format, declared: Mapping[str, pa.DataType]) -> I
 
 
 _ADVICE = dict.fromkeys(Format, "Say what it is with --format") | {
-    Format.CSV: "It has to be UTF-8, with commas, a header, and in each row as many values; or say --format"
+    Format.CSV: "It has to be UTF-8, with commas, a header, and in each row as many values; or say --format",
+    Format.JSON: "It has to be UTF-8, an object for each row, with values of the columns' types; or say --format",
 }
 
 _OWNER = "Check owner and mode"
@@ -243,10 +248,6 @@ def _of_parquet(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     return file.schema_arrow, batches()
 
 
-def _of_reader(reader: pa.RecordBatchReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    return reader.schema, iter(reader)
-
-
 def _of_json(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     table, unfit = read_json(path, declared)
     if unfit:
@@ -318,13 +319,22 @@ def _put_new(temporary: Path, path: Path) -> None:
 
 
 def _of_arrow(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    source = pa.memory_map(str(path))
+    # Not mapped into memory: where somebody cuts such a file off, the process ends by a signal, and where he changes
+    # it, rows change that have been looked at.
+    source = pa.OSFile(str(path))
     try:
         file = pa.ipc.open_file(source)
     except pa.ArrowInvalid:
         source.seek(0)
-        return _of_reader(pa.ipc.open_stream(source))
-    return file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
+        reader = pa.ipc.open_stream(source)
+        return reader.schema, map(_whole, reader)
+    return file.schema, (_whole(file.get_batch(number)) for number in range(file.num_record_batches))
+
+
+def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Raises ArrowInvalid for a batch that points out of itself: whatever reads its values ends by a signal."""
+    batch.validate(full=True)
+    return batch
 
 
 def _writer(path: Path, format_: Format, schema: pa.Schema) -> Any:
