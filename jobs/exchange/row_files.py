@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from epochlake.jobs.exchange.casting import first_that_cannot_be
-from epochlake.jobs.exchange.csv_quotes import require_well_quoted
+from epochlake.jobs.exchange.csv_quotes import holds, require_well_quoted
 from epochlake.jobs.exchange.json_rows import read_json
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.metastore.metadata.model import Column
@@ -178,9 +179,10 @@ def _of_csv(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Schema,
 
     def batches() -> Iterator[pa.RecordBatch]:
         looked = False
+        hexadecimal = cache(lambda: path.is_file() and holds(path, b"0x", b"0X"))
         for batch in reader:
-            if not looked and _has_infinity(batch):
-                # Arrow makes infinity of a number that is too large, and says nothing.
+            if not looked and (_has_infinity(batch) or (_has_negative(batch) and hexadecimal())):
+                # Arrow makes infinity of a number that is too large, -1 of 0xff as a tinyint, and says nothing.
                 looked = True
                 if wrong := _unfit_text(path, declared):
                     raise _unfit(path, wrong)
@@ -201,6 +203,13 @@ def _csv_reader(path: Path, types: Mapping[str, pa.DataType]) -> pa.RecordBatchR
 
 def _has_infinity(batch: pa.RecordBatch) -> bool:
     return any(pa.types.is_floating(values.type) and pc.any(pc.is_inf(values)).as_py() for values in batch.columns)
+
+
+def _has_negative(batch: pa.RecordBatch) -> bool:
+    return any(
+        pa.types.is_integer(values.type) and pc.any(pc.less(values, pa.scalar(0, values.type))).as_py()
+        for values in batch.columns
+    )
 
 
 def _unfit_text(path: Path, declared: Mapping[str, pa.DataType]) -> list[str]:
@@ -229,9 +238,12 @@ def _first_unfit(values: pa.Array, wanted: pa.DataType) -> int | None:
     except pa.ArrowException:
         return first_that_cannot_be(texts, wanted)
     if pa.types.is_floating(wanted):
-        too_large = pc.and_(pc.is_inf(found), pc.invert(pc.match_substring(texts, "inf", ignore_case=True)))
-        return next((number for number, is_so in enumerate(too_large.to_pylist()) if is_so), None)
-    return None
+        other = pc.and_(pc.is_inf(found), pc.invert(pc.match_substring(texts, "inf", ignore_case=True)))
+    elif pa.types.is_integer(wanted):
+        other = pc.and_(pc.less(found, pa.scalar(0, wanted)), pc.invert(pc.match_substring(texts, "-")))
+    else:
+        return None
+    return next((number for number, is_so in enumerate(other.to_pylist()) if is_so), None)
 
 
 def _is_text(type_: pa.DataType) -> bool:
