@@ -26,6 +26,9 @@ from epochlake.placement.errors import InvalidRequest, words_of
 BLOCK_BYTES = 16 << 20
 """So much of a CSV is looked at to guess the types of columns that nobody declares."""
 
+_MOST_BYTES = 2**31 - 1
+"""A block of Arrow is no longer."""
+
 
 NULLS = ["", "NA", "N/A", "NULL", "null"]
 """What a cell of CSV says that has no value, but in a column of texts. `nan` is a number that is none."""
@@ -175,12 +178,12 @@ def _unfit(path: Path, wrong: Sequence[str]) -> InvalidRequest:
 
 def _of_csv(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     require_well_quoted(path)
-    reader = _csv_reader(path, declared)
+    schema, read = _csv_of_long_rows(path, declared)
 
     def batches() -> Iterator[pa.RecordBatch]:
         looked = False
         hexadecimal = cache(lambda: path.is_file() and holds(path, b"0x", b"0X"))
-        for batch in reader:
+        for batch in read:
             if not looked and (_has_infinity(batch) or (_has_negative(batch) and hexadecimal())):
                 # Arrow makes infinity of a number that is too large, -1 of 0xff as a tinyint, and says nothing.
                 looked = True
@@ -188,13 +191,51 @@ def _of_csv(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Schema,
                     raise _unfit(path, wrong)
             yield batch
 
-    return reader.schema, batches()
+    return schema, batches()
 
 
-def _csv_reader(path: Path, types: Mapping[str, pa.DataType]) -> pa.RecordBatchReader:
+def _csv_of_long_rows(path: Path, types: Mapping[str, pa.DataType]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The rows of a CSV. Where one is longer than a block, as Arrow has it, it goes on with longer blocks."""
+    block, whole = BLOCK_BYTES, min(path.stat().st_size + 1, _MOST_BYTES) if path.is_file() else 0
+
+    def longer(error: pa.ArrowInvalid) -> int:
+        if "straddl" not in str(error) or block >= whole:
+            raise error
+        return min(8 * block, whole)
+
+    while True:
+        try:
+            reader = _csv_reader(path, types, block)
+            break
+        except pa.ArrowInvalid as error:
+            block = longer(error)
+    # What nobody declares stays what the first rows say.
+    schema = reader.schema
+    known = dict(zip(schema.names, schema.types, strict=True))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal block
+        current: pa.RecordBatchReader | None = reader
+        given = 0
+        while True:
+            passed = given
+            try:
+                for batch in current or _csv_reader(path, known, block):
+                    passing = min(passed, batch.num_rows)
+                    passed -= passing
+                    given += batch.num_rows - passing
+                    yield batch.slice(passing)
+                return
+            except pa.ArrowInvalid as error:
+                block, current = longer(error), None
+
+    return schema, batches()
+
+
+def _csv_reader(path: Path, types: Mapping[str, pa.DataType], block: int) -> pa.RecordBatchReader:
     return csv.open_csv(
         path,
-        read_options=csv.ReadOptions(block_size=BLOCK_BYTES),
+        read_options=csv.ReadOptions(block_size=block),
         # Without it a text of several lines that crosses a block is taken apart into rows.
         parse_options=csv.ParseOptions(newlines_in_values=True),
         convert_options=csv.ConvertOptions(column_types=types, null_values=NULLS),
@@ -217,7 +258,7 @@ def _unfit_text(path: Path, declared: Mapping[str, pa.DataType]) -> list[str]:
     wrong: dict[str, str] = {}
     row = 0
     try:
-        for batch in _csv_reader(path, dict.fromkeys(declared, pa.string())):
+        for batch in _csv_of_long_rows(path, dict.fromkeys(declared, pa.string()))[1]:
             for name, wanted in declared.items():
                 if name in batch.schema.names and name not in wrong:
                     values = batch.column(name)

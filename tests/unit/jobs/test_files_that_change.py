@@ -1,4 +1,4 @@
-"""Files that are changed, cut off or taken away while they are loaded, and files that point out of themselves."""
+"""Files that are changed or taken away while they are loaded, that point out of themselves, or have long rows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.exchange import loading, sources
+from epochlake.jobs.exchange import loading, row_files, sources
 from epochlake.jobs.exchange.row_files import Format, batches_of
+from epochlake.metastore.metadata.model import Column
 from epochlake.placement.errors import InvalidRequest
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
@@ -95,6 +96,25 @@ def test_a_file_of_arrow_that_points_out_of_itself_is_refused(tmp_path: Path, st
     file.write_bytes(data.replace(offset, (8).to_bytes(4, "little") + (1 << 30).to_bytes(4, "little")))
     with pytest.raises(InvalidRequest, match="cannot be read as arrow"):
         list(batches_of(file, Format.ARROW)[1])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_rows_of_a_csv_may_be_longer_than_what_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    monkeypatch.setattr(row_files, "BLOCK_BYTES", 1 << 10)
+    before = ["a" * 300_000] if first else ["e" * 900, "f" * 99_999]
+    texts = [*before, *("b" * (number % 50) for number in range(500)), "c" * 90_000, "d"]
+    file = tmp_path / "long.csv"
+    file.write_text("id,t,n\n" + "".join(f'{number},"{text}",1\n' for number, text in enumerate(texts)))
+    schema, batches = batches_of(file, Format.CSV, [Column("id", "bigint"), Column("t", "string")])
+    read = pa.Table.from_batches(batches, schema)
+    assert (read["id"].to_pylist(), read["t"].to_pylist()) == ([*range(len(texts))], texts)
+    assert read["n"].to_pylist() == [1] * len(texts)
+    with file.open("a") as more:
+        more.write("x,e,1\n")
+    with pytest.raises(InvalidRequest, match=f"column id is bigint, and row {len(texts)} has 'x'"):
+        list(batches_of(file, Format.CSV, [Column("id", "bigint"), Column("t", "string")])[1])
 
 
 @pytest.mark.parametrize("format_", [Format.CSV, Format.JSON])
