@@ -555,11 +555,11 @@ def _listed(disk: Disk, directory: str) -> tuple[list[int], int]:
 def _require_all_whole(disk: Disk, table: str, directory: str, table_id: str | None) -> int:
     versions, checkpoint = _listed(disk, directory)
     newer = [version for version in versions if version > checkpoint]
-    for version in newer:
-        _look_at(disk, table, directory, version, table_id)
     for expected, version in enumerate(newer, start=checkpoint + 1):
+        # The first one that is not whole is named: what comes before it can be told.
         if version != expected:
             raise TornCommit(table, expected, "is missing, and later ones are there")
+        _look_at(disk, table, directory, version, table_id)
     return checkpoint + 1
 
 
