@@ -45,6 +45,7 @@ from epochlake.jobs.replicas.volumes import MARKER_FILE, prepare_volume, read_ma
 from epochlake.metastore import delta_commits
 from epochlake.metastore.announcing import stored_leases
 from epochlake.metastore.coordination.leases import Lease
+from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import Identity, Transition
@@ -244,7 +245,7 @@ def generation_of_a_batch(generation: int) -> Generation:
     return Generation("b-1", "air.flights", (staged,), (replaces,), columns)
 
 
-@pytest.mark.parametrize("generation", [1, 2, 3, 4])
+@pytest.mark.parametrize("generation", [1, 2, 3, 4, 5])
 def test_what_a_batch_is_made_of(tmp_path: Path, generation: int) -> None:
     expected = generation_of_a_batch(generation)
     place = tmp_path / names()["decision of batch b-1"]
@@ -255,7 +256,22 @@ def test_what_a_batch_is_made_of(tmp_path: Path, generation: int) -> None:
     )
     assert msgspec.json.decode(place.read_bytes(), type=Generation) == expected
     if generation >= 3:
-        assert msgspec.json.encode(expected) == place.read_bytes()
+        written = msgspec.json.encode(expected) if generation < 5 else stamped(expected)
+        assert written == place.read_bytes()
+
+
+def test_a_flipped_bit_in_what_a_batch_is_made_of_is_noticed(tmp_path: Path) -> None:
+    place = tmp_path / names()["decision of batch b-1"]
+    place.parent.mkdir()
+    whole, expected = stored("batch.5.json"), generation_of_a_batch(5).files
+    noticed = 0
+    for at in range(len(whole)):
+        place.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            assert decided(STORAGE, str(tmp_path), "b-1").files == expected, f"byte {at}"
+        except LogUnreadable:
+            noticed += 1
+    assert noticed > len(whole) - len(',"digest":"') - 1
 
 
 @pytest.mark.parametrize("generation", [1, 2])
