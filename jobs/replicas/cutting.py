@@ -68,7 +68,7 @@ def cut(source: ReplicaAddress, part: FilePart, target: ReplicaAddress) -> DataF
     path = f"{part.file.path.rpartition('/')[0]}/{file_id}.parquet"
     uri = places.join(target.uri, path)
     there = described(target.storage, uri, path, part.file.label, window)
-    # What an earlier try has brought may have rotted since, and a whole source may go when it has been brought. Of its own
+    # What an earlier try has brought may have rotted since, and the source may go once it has been brought. Of its own
     # file a replica has cut the piece a moment ago.
     if there is not None and source.uri != target.uri and not _is_intact(target.storage, there, uri):
         there = None
