@@ -334,9 +334,9 @@ def id_in(action: Action) -> str | None:
     return str(metadata["id"]) if isinstance(metadata, Mapping) and "id" in metadata else None
 
 
-def torn_commits(storage: Storage, table: str) -> list[TornCommit]:
-    """The commits after the newest checkpoint, at a local URI, that are not whole, by version. Raises
-    StorageUnavailable.
+def torn_commits(storage: Storage, table: str, table_id: str | None = None) -> list[TornCommit]:
+    """The commits after the newest checkpoint, at a local URI, that are not whole or not those of this place, by
+    version. `table_id`: as `sync_commits` has it. Raises StorageUnavailable.
     """
     directory = log_directory(table)
 
@@ -345,7 +345,7 @@ def torn_commits(storage: Storage, table: str) -> list[TornCommit]:
         torn = []
         for version in range(checkpoint + 1, max(versions, default=-1) + 1):
             try:
-                _look_at(storage.disk, table, directory, version)
+                _look_at(storage.disk, table, directory, version, table_id)
             except TornCommit as found:
                 torn.append(found)
         return torn

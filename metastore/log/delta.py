@@ -56,7 +56,7 @@ from epochlake.metastore.log.files import (
     discard,
     files_of,
     new_file,
-    read_columns,
+    read_columns_of,
     read_entries,
     write_entries,
 )
@@ -335,10 +335,8 @@ class DeltaLog:
         # Not through the handle: that stays where it was read, so that an append conflicts with what came after.
         table = self._open()
         try:
-            rows = read_columns(
-                self._storage, self.uri, [file.path for file in files_of(table)], ["epoch", "request_id"]
-            )
-        except (OSError, DeltaError, pa.ArrowException, KeyError) as error:
+            rows = read_columns_of(self._storage, self.uri, files_of(table), ["epoch", "request_id"])
+        except (OSError, DeltaError, pa.ArrowException, KeyError, failures.StorageDamaged) as error:
             raise LogUnreadable(
                 f"the request ids of the log at {self.uri} cannot be read: {words_of(error)}"
             ) from error

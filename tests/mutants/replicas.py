@@ -156,6 +156,20 @@ MUTANTS = (
         ("tests/unit/jobs/test_misplaced_commits.py",),
     ),
     Mutant(
+        "a data file of the log is read in the place of another one",
+        "metastore/log/files.py",
+        "one is not None and other is not None and one != other for one, other in zip(said",
+        "False for _ in zip(said",
+        ("tests/unit/jobs/test_misplaced_commits.py",),
+    ),
+    Mutant(
+        "a piece is copied from one replica as another one has it",
+        "jobs/replicas/streaming.py",
+        "        part = msgspec.structs.replace(part, file=holders[part.file.file_id][chosen])\n",
+        "",
+        ("tests/unit/jobs/test_streaming.py",),
+    ),
+    Mutant(
         "what a batch is made of is read though its bytes have changed",
         "jobs/replicas/stamped.py",
         "    if found and _with_digest(head) != data:\n",

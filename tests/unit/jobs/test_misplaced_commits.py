@@ -17,7 +17,7 @@ from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
 from epochlake.metastore import delta_commits
 from epochlake.metastore.configuration import StorageSettings
 from epochlake.metastore.delta_commits import DIGEST, LINES, TABLE, VERSION, TornCommit, commit_uri
-from epochlake.metastore.errors import LogTorn
+from epochlake.metastore.errors import LogTorn, LogUnreadable
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.mending import mend
@@ -181,3 +181,34 @@ def test_an_index_of_changes_is_not_read_over_a_commit_of_another_one(tmp_path: 
     put_in_place(commit_uri(other.uri, 1), commit_uri(mine.uri, 1))
     with pytest.raises(TornCommit, match="its table"):
         ChangeIndex(STORAGE, mine.uri).generation_mark(1, 0, 1)
+
+
+def test_a_commit_of_another_log_is_healed_as_a_torn_one(tmp_path: Path) -> None:
+    entries = chain(4)
+    uri, other = log_of(tmp_path / "a", entries), log_of(tmp_path / "b", chain(4))
+    put_in_place(commit_uri(other, 3), commit_uri(uri, 3))
+    fresh = Storage(StorageSettings())
+    with pytest.raises(LogTorn, match="its table has the id"):
+        DeltaLog(fresh, uri).read(0)
+    assert [(one.version, one.first, one.last) for one in mend(fresh, uri)] == [(3, 3, 3)]
+    assert DeltaLog(Storage(StorageSettings()), uri).read(0) == entries
+
+
+@pytest.mark.parametrize("place", [4, 2], ids=["the newest", "in between"])
+def test_a_data_file_of_the_log_in_the_place_of_another_one_is_named(tmp_path: Path, place: int) -> None:
+    """Else the log would end before the newest epoch, without a word, and the next append would take its number."""
+    uri = log_of(tmp_path, chain(4))
+    added = [_added(uri, version) for version in range(1, 5)]
+    put_in_place(added[0], added[place - 1])
+    log = DeltaLog(Storage(StorageSettings()), uri)
+    with pytest.raises(LogUnreadable, match=f"epochs {place} to {place} of the log.*another file lies") as named:
+        log.read(0)
+    assert named.value.epochs == (place, place)
+    with pytest.raises(LogUnreadable, match="another file lies"):
+        log.request_epochs(4)
+
+
+def _added(uri: str, version: int) -> str:
+    lines = Path(commit_uri(uri, version)).read_bytes().splitlines()
+    [path] = [json.loads(line)["add"]["path"] for line in lines if b'"add"' in line]
+    return f"{uri}/{path}"
