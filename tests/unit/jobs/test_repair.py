@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate.errors import RowsUnreadable
-from epochlake.jobs.replicas import damage
+from epochlake.jobs.replicas import damage, row_groups
 from epochlake.jobs.replicas.commits import pre_split
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.files import DataFile
@@ -88,6 +88,22 @@ def test_a_replica_that_has_a_file_in_pieces_lacks_only_what_is_in_no_piece(tabl
     assert table.files_on("A") != table.files_on("B")
     report = repair(table.cluster, TABLE)
     assert (report.differing, report.complete) == (0, True)
+
+
+def test_pieces_that_have_other_bytes_on_each_replica_are_brought_as_their_source_has_them(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with table.without("C"):
+        write_versions(table, dict.fromkeys(range(50), "x"))
+    middles = [-(2**62), 2**62]
+    assert pre_split(table.address("A"), middles, table.metadata.epoch) == 0
+    monkeypatch.setattr(row_groups, "ROW_GROUP_ROWS", 2)
+    assert pre_split(table.address("B"), middles, table.metadata.epoch) == 0
+    sizes = [sorted(file.size for file in table.files_within(node)) for node in "AB"]
+    assert sizes[0] != sizes[1]
+    assert repair(table.cluster, TABLE).complete
+    report = repair(table.cluster, TABLE, check_bytes=True)
+    assert (report.differing, report.damaged, report.complete) == (0, (), True)
 
 
 def test_ranges_in_transition_are_left_alone_and_named(table: SmallCluster) -> None:
