@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from epochlake.jobs.agent.patience import LONGEST_PERIOD, LONGEST_WAIT, SHORTEST_JOIN, SHORTEST_PERIOD, beyond
+from epochlake.jobs.agent.patience import LONGEST_PERIOD, SHORTEST_JOIN, SHORTEST_PERIOD, beyond
 from epochlake.jobs.cli.arguments import of, parse_names
 from epochlake.jobs.cli.asking_agents import asking, require_h11
 from epochlake.jobs.cli.text.agents import agent_shown, init_answer, join_state, nodes_seen
+from epochlake.metastore.waiting import MOST_SECONDS
 
 if TYPE_CHECKING:
     pass
@@ -82,7 +83,7 @@ def run(
         typer.Option(
             "--join-timeout",
             metavar="SECONDS",
-            callback=_from(SHORTEST_JOIN, LONGEST_WAIT),
+            callback=_from(SHORTEST_JOIN, MOST_SECONDS),
             help="Then it asks no more.",
         ),
     ] = 600.0,
@@ -189,7 +190,7 @@ def init(
     ],
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The name of the cluster.")] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", callback=_from(0, LONGEST_WAIT), help="How long to wait.")
+        float, typer.Option("--timeout", metavar="SECONDS", callback=_from(0, MOST_SECONDS), help="How long to wait.")
     ] = 120.0,
     token_file: TokenFile = None,
     tls_certificate: Certificate = None,
