@@ -417,7 +417,8 @@ def reference() -> str:
     lines = [
         "# Configuration",
         "",
-        "Written by `python -m epochlake.metastore.configuration`; the source is `metastore/configuration.py`.",
+        "Every key that can be configured, what it takes, its default and its meaning. `epochlake config show` shows",
+        "the values that count. (Written by `python -m epochlake.metastore.configuration`.)",
         "",
         "A value is taken from, strongest first: the environment (`EPOCHLAKE__SECTION__KEY`), the file (the one",
         "that `--conf` or else `EPOCHLAKE_CONF` names, or else `conf/epochlake.toml`), the default.",
