@@ -90,6 +90,13 @@ MOST_CONDITIONS = 8
 OTHER_SIZE = "A data file has another size than it was written with:"
 """What the error of a scan begins with that meets such a file."""
 
+PARQUET = "parquet"
+V1_SOURCES = "spark.sql.sources.useV1SourceList"
+ALWAYS_V1 = "org.apache.spark.sql.execution.datasources.parquet"
+"""As Spark called its first reader of Parquet when it had no other. A service that has a list of the readers that it
+allows may not know it, so it is used only where it is needed.
+"""
+
 _NOWHERE = -(1 << 30)
 """Where the words of a file without any begin: no row of a file leads from there to a word."""
 
@@ -484,7 +491,8 @@ def scan_rows(spark: SparkSession, table: Table, scan: Scan, *, live: bool = Fal
     """The rows of the files of a scan, with the table's columns and the system columns; `live`: but for deletes."""
     columns = file_columns(table)
     rows = (
-        spark.read.schema(_schema_of(table, columns))
+        spark.read.format(_reader_of(spark))
+        .schema(_schema_of(table, columns))
         # No column is made of a directory's name, and neither a missing nor a torn file is passed over in silence,
         # whatever the session says.
         .option("recursiveFileLookup", True)
@@ -494,13 +502,22 @@ def scan_rows(spark: SparkSession, table: Table, scan: Scan, *, live: bool = Fal
         .option("parquet.page.verify-checksum.enabled", True)
         # Days and moments are what files say, also where a session takes other files for those of a Spark before 3.
         .option("datetimeRebaseMode", "CORRECTED")
-        .parquet(*scan.paths)
+        .load(list(scan.paths))
     )
     if columns is not None:
         rows = columns.named(rows, (TOKEN, WRITTEN_AT, DELETED))
     conditions = [_within(table, scan.intervals)] if scan.intervals else []
     conditions += [f"NOT `{DELETED}`"] if live else []
     return rows.where(" AND ".join(conditions)) if conditions else rows
+
+
+def _reader_of(spark: SparkSession) -> str:
+    """The name of the reader of Parquet that tells of each row in which file it is and where, as merging needs.
+
+    Another one is called by the usual name in a session that leaves `parquet` out of its list of sources.
+    """
+    sources = spark.conf.get(V1_SOURCES, PARQUET) or ""
+    return PARQUET if PARQUET in (name.strip().lower() for name in sources.split(",")) else ALWAYS_V1
 
 
 def _schema_of(table: Table, columns: FileColumns | None) -> StructType | str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from epochlake.jobs.replicas import reading
 from epochlake.metastore.metadata.model import Column
 
 from tests.support.clusters import FOUR, placed, spark_stages_all, without_zookeeper
+from tests.support.session_settings import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,18 +40,6 @@ def as_texts(rows: Sequence[Row]) -> list[str]:
         return repr(value.astimezone(UTC).isoformat() if is_moment else value)
 
     return sorted(text(row) for row in rows)
-
-
-@contextmanager
-def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: spark.conf.get(name) for name in values}
-    try:
-        for name, value in values.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, before_ in before.items():
-            spark.conf.set(name, str(before_))
 
 
 def in_spark(value: float | None) -> tuple[bool, float]:
@@ -120,6 +108,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "days of long ago are refused": {"spark.sql.parquet.datetimeRebaseModeInRead": "EXCEPTION"},
     "names are patterns": {"spark.sql.parser.quotedRegexColumnNames": "true"},
     "backslashes are letters": {"spark.sql.parser.escapedStringLiterals": "true"},
+    "files are read by the second reader": {"spark.sql.sources.useV1SourceList": ""},
 }
 LOCAL = LONG_AGO.replace(tzinfo=None)
 COLUMNS = [
