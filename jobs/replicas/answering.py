@@ -31,11 +31,6 @@ from epochlake.metastore.metadata.model import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TOLD_OR_ANSWERED = 1 << 21
-"""What is as much work as reading token and key of more rows is not told while planning (`reading.TOLD_HERE`): tasks
-read some columns as soon as Spark does, and open each of many files once.
-"""
-
 LEAST_TASK_ROWS = 1 << 18
 """Fewer rows are not worth a task of their own, however many cores there are."""
 
@@ -48,7 +43,7 @@ def read_asked(spark: SparkSession, table: Table, plan: ReadPlan, asked: Asked) 
     """
     columns = columns_named(table, asked.schema.names)
     everything = asked.where is None and asked.keys is None
-    if everything and is_told_here(plan, TOLD_OR_ANSWERED):
+    if everything and is_told_here(plan):
         return read_plan(spark, table, plan, asked.schema.names)
     if everything:
         frames, groups = frames_alone(spark, table, plan, asked.schema.names), list(plan.sections)

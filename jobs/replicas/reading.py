@@ -12,17 +12,13 @@ because which rows count does not depend on it.
 
 from __future__ import annotations
 
-import hashlib
-import threading
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Protocol
-from weakref import WeakKeyDictionary
 
 import msgspec
-import numpy as np
-import pyarrow as pa
+from epochlake.jobs.replicas import leaving_out
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.derived_tokens import has_derived_tokens
 from epochlake.jobs.replicas.file_columns import FileColumns, columns_to_read, file_columns
@@ -49,10 +45,9 @@ from epochlake.metastore.metadata.model import Column as TableColumn
 from epochlake.metastore.metadata.model import Table, VolumeId
 from epochlake.metastore.storage import places
 from epochlake.placement.tokens import TOKEN, Interval
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
 _SYSTEM_DDL = f"`{TOKEN}` bigint, `{WRITTEN_AT}` bigint, `{DELETED}` boolean"
@@ -72,23 +67,8 @@ remembered, where tasks of Python would be a stage of each execution.
 WHOLE_ROWS = 1 << 18
 """Of files with so many rows at most Spark is told which rows a read leaves out, and scans no part by itself."""
 
-NAMED_POSITIONS = 256
-"""So few rows that do not count are named in a filter of Spark's scan."""
-
-LOOKED_UP = 64
-"""Of so few files a filter of Spark's scan looks bits up. More are joined with, which costs a stage."""
-
-LOOKED_UP_ROWS = 1 << 24
-"""So many rows these files have at most. There is a bit (2 MiB) for each of them, so that none is beyond the words."""
-
-MOST_WRITTEN_WORDS = 1 << 14
-"""Up to so many words, of 2^20 rows, are written into the text of a condition, some 20 letters each at most."""
-
-MOST_CONDITIONS = 8
-"""So many conditions a session keeps, each with a bit for every row of its files: at most 2 MiB, also as a text."""
-
-OTHER_SIZE = "A data file has another size than it was written with:"
-"""What the error of a scan begins with that meets such a file."""
+SENT_APART = 6
+"""Fewer paths than this are as soon sent to the JVM one by one as together."""
 
 PARQUET = "parquet"
 V1_SOURCES = "spark.sql.sources.useV1SourceList"
@@ -96,9 +76,6 @@ ALWAYS_V1 = "org.apache.spark.sql.execution.datasources.parquet"
 """As Spark called its first reader of Parquet when it had no other. A service that has a list of the readers that it
 allows may not know it, so it is used only where it is needed.
 """
-
-_NOWHERE = -(1 << 30)
-"""Where the words of a file without any begin: no row of a file leads from there to a word."""
 
 
 class HeldFiles(Protocol):
@@ -161,24 +138,19 @@ def read_plan(spark: SparkSession, table: Table, plan: ReadPlan, names: Sequence
     other bytes than were written. Raises StorageUnavailable, which names the file, where that is found at once.
     """
     columns = [column.name for column in table.columns] if names is None else names
-    if plan.merged and is_told_here(plan):
-        plan, parts = _parts_as_files(plan, columns_to_read(table))
+    if not (plan.merged and is_told_here(plan)):
+        merged_rows = sum({run.name: run.copy.file.rows for run in _merged_runs(plan)}.values())
+        return _rows_of(spark, table, plan, columns, _not_superseded if merged_rows <= MOST_TOLD_ROWS else _ranked)
+    plan, parts = _parts_as_files(plan, columns_to_read(table))
+    tell = partial(_tell, judged_by(table), plan.tasks, parts)
+    if len(plan.copies) <= leaving_out.LOOKED_UP:
         # Spark looks at the files meanwhile, which takes as long.
-        telling = Background(1).submit(_tell, judged_by(table), plan.tasks, parts)
+        telling = Background(1).submit(tell)
         scanned = _scanned(spark, table, plan)
-        told = telling.result()
-        if sum(one.count for one in told) <= NAMED_POSITIONS:
-            return _without(table, scanned, columns, _named(positions_of(told)))
-        rows = {run.name: run.copy.file.rows for run in _merged_runs(plan)}
-        files = {one.file for one in told}
-        if len(files) <= LOOKED_UP and sum(rows[name] for name in files) <= LOOKED_UP_ROWS:
-            sizes = {copy.file.path.rpartition("/")[2]: copy.file.size for copy in plan.copies}
-            conditions = plan.copies[0].address.storage.kept(Conditions)
-            counts = conditions.looked_up(spark, words_of_files(told, rows), sizes)
+        counts = _counts(spark, plan.copies, telling.result())
+        if counts is not None:
             return _without(table, scanned, columns, counts)
-        return _rows_of(spark, table, plan, columns, partial(_not_superseded, told=told))
-    merged_rows = sum({run.name: run.copy.file.rows for run in _merged_runs(plan)}.values())
-    return _rows_of(spark, table, plan, columns, _not_superseded if merged_rows <= MOST_TOLD_ROWS else _ranked)
+    return _rows_of(spark, table, plan, columns, partial(_not_superseded, told=tell()))
 
 
 def read_ranked(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:
@@ -246,15 +218,11 @@ def _scanned(spark: SparkSession, table: Table, plan: ReadPlan) -> tuple[list[Da
 
 
 def _without(
-    table: Table,
-    scanned: tuple[Sequence[DataFrame], Sequence[DataFrame]],
-    names: Sequence[str],
-    counts: Column | None,
+    table: Table, scanned: tuple[Sequence[DataFrame], Sequence[DataFrame]], names: Sequence[str], counts: Column
 ) -> DataFrame:
-    """What `_scanned` gave of which `counts` is true, which its scan finds out; None: all of it counts."""
+    """What `_scanned` gave of which `counts` is true, which its scan finds out."""
     told, others = scanned
-    frames = [*(told if counts is None else [frame.where(counts) for frame in told]), *others]
-    return _union(list(map(_shown(table, names), frames)))
+    return _union(list(map(_shown(table, names), [*(frame.where(counts) for frame in told), *others])))
 
 
 def _parts_as_files(plan: ReadPlan, columns: FileColumns | None) -> tuple[ReadPlan, list[Run]]:
@@ -280,104 +248,14 @@ def _tell(told_by: Sequence[str], of: Sequence[Task], parts: Sequence[Run]) -> l
     return [*tell_here(told_by, of), *(told for run in parts if (told := told_outside(run)) is not None)]
 
 
-def _named(positions: Mapping[str, Sequence[int]]) -> Column | None:
-    """Whether a row is at none of these positions, by the file's name; None where there are none.
-
-    Numbers are compared first: few rows are at a position that is named for any file, and comparing names takes longer.
-    """
-    from pyspark.sql import functions as F
-
-    if not positions:
-        return None
-    named = " OR ".join(
-        f"_metadata.row_index IN ({', '.join(map(str, at))}) AND _metadata.file_name = '{name}'"
-        for name, at in positions.items()
-    )
-    return F.expr(f"NOT ({named})")
-
-
-def _looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]], sizes: Mapping[str, int]) -> Column:
-    """Whether a row counts, by its bit among the `words` of all files, one file after the other.
-
-    The words are a scalar subquery of rows that Spark has at once: that costs no stage, and plans stay short to read.
-    However many files there are, the expression is small: every rule of the optimiser pays for each node of it.
-    `sizes` in bytes, of all files that are scanned.
-    """
-    from pyspark.sql import functions as F
-
-    every = np.concatenate(list(words.values()))
-    begins = np.cumsum([0, *(len(one) for one in words.values())]).tolist()[:-1]
-    begin = _by_name(dict(zip(words, begins, strict=True)))
-    if len(sizes) <= LOOKED_UP and len(set(sizes.values())) == len(sizes):
-        begin = _by_size({name: begins[number] for number, name in enumerate(words)}, sizes)
-    place, bit = f"cast(shiftright(_metadata.row_index, 6) as int) + {begin}", "cast(_metadata.row_index & 63 as int)"
-    if len(every) <= MOST_WRITTEN_WORDS:
-        # A call for the whole condition, where a frame of words takes sixty.
-        # Null, and not 1, where no word is told of a file.
-        return F.expr(f"NOT (getbit(get({_written(every)}, {place}), {bit}) <=> 1)")
-    one_row = pa.table({WORDS: pa.ListArray.from_arrays([0, len(every)], pa.array(every))})
-    return ~F.getbit(F.get(spark.createDataFrame(one_row).scalar(), F.expr(place)), F.expr(bit)).eqNullSafe(1)
-
-
-def _written(words: NDArray[np.int64]) -> str:
-    """Words as a subquery of SQL. Spark computes them while it analyses that: no plan shows them."""
-    text = ",".join(map(str, words.tolist()))
-    return f"(SELECT w FROM VALUES (from_json('[{text}]', 'array<bigint>', map('mode', 'FAILFAST'))) AS t(w))"
-
-
-class Conditions:
-    """What `_looked_up` has made last, for each session; kept by a storage. Safe from several threads.
-
-    Making one takes all words as a text, or some 75 calls to the JVM. Who reads a table again, with nothing written
-    meanwhile, needs the same.
-    """
-
-    def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[SparkSession, OrderedDict[object, Column]] = WeakKeyDictionary()
-        self._lock = threading.Lock()
-
-    def looked_up(
-        self, spark: SparkSession, words: Mapping[str, NDArray[np.int64]], sizes: Mapping[str, int]
-    ) -> Column:
-        digest = hashlib.sha256()
-        for one in words.values():
-            digest.update(one.tobytes())
-        files = tuple((name, len(one)) for name, one in words.items())
-        key = (digest.digest(), files, tuple(sorted(sizes.items())))
-        with self._lock:
-            kept = self._kept.setdefault(spark, OrderedDict())
-            if key in kept:
-                kept.move_to_end(key)
-                return kept[key]
-        made = _looked_up(spark, words, sizes)
-        with self._lock:
-            kept[key] = made
-            while len(kept) > MOST_CONDITIONS:
-                kept.popitem(last=False)
-        return made
-
-
-def _by_name(begins: Mapping[str, int]) -> str:
-    """Where the words of the file begin that a row is in, `_NOWHERE` for other files, as an expression of SQL."""
-    names = ", ".join(f"'{name}'" for name in begins)
-    return (
-        f"get(array({', '.join(map(str, [_NOWHERE, *begins.values()]))}), "
-        f"cast(array_position(array({names}), _metadata.file_name) as int))"
-    )
-
-
-def _by_size(begins: Mapping[str, int], sizes: Mapping[str, int]) -> str:
-    """As `_by_name`, where no two of all files that are scanned have one size: numbers are compared sooner than names.
-
-    A file of another size is none of those that it was told of: it fails the scan, and its rows are not shown.
-    """
-    known = {**begins, **{name: _NOWHERE for name in sizes if name not in begins}}
-    at = ", ".join(f"{sizes[name]}L" for name in known)
-    return (
-        f"coalesce(get(array({', '.join(map(str, known.values()))}), "
-        f"cast(array_position(array({at}), _metadata.file_size) as int) - 1), "
-        f"cast(raise_error(concat('{OTHER_SIZE} ', _metadata.file_path)) as int))"
-    )
+def _counts(spark: SparkSession, copies: Sequence[ExpectedFile], told: Sequence[Told]) -> Column | None:
+    """Whether a row of these files, which are scanned, counts; None where they are too many to look that up."""
+    if sum(one.count for one in told) <= leaving_out.NAMED_POSITIONS:
+        return leaving_out.named(positions_of(told))
+    files = {copy.file.path.rpartition("/")[2]: copy.file for copy in copies}
+    words = words_of_files(told, {name: file.rows for name, file in files.items()})
+    conditions = copies[0].address.storage.kept(leaving_out.Conditions)
+    return conditions.looked_up(spark, words, {name: file.size for name, file in files.items()})
 
 
 def _shown(table: Table, names: Iterable[str]) -> Callable[[DataFrame], DataFrame]:
@@ -490,7 +368,7 @@ def joined(asked: Iterable[Asked]) -> list[Asked]:
 def scan_rows(spark: SparkSession, table: Table, scan: Scan, *, live: bool = False) -> DataFrame:
     """The rows of the files of a scan, with the table's columns and the system columns; `live`: but for deletes."""
     columns = file_columns(table)
-    rows = (
+    reader = (
         spark.read.format(_reader_of(spark))
         .schema(_schema_of(table, columns))
         # No column is made of a directory's name, and neither a missing nor a torn file is passed over in silence,
@@ -502,8 +380,8 @@ def scan_rows(spark: SparkSession, table: Table, scan: Scan, *, live: bool = Fal
         .option("parquet.page.verify-checksum.enabled", True)
         # Days and moments are what files say, also where a session takes other files for those of a Spark before 3.
         .option("datetimeRebaseMode", "CORRECTED")
-        .load(list(scan.paths))
     )
+    rows = _of_files(spark, reader, scan.paths)
     if columns is not None:
         rows = columns.named(rows, (TOKEN, WRITTEN_AT, DELETED))
     conditions = [_within(table, scan.intervals)] if scan.intervals else []
@@ -518,6 +396,17 @@ def _reader_of(spark: SparkSession) -> str:
     """
     sources = spark.conf.get(V1_SOURCES, PARQUET) or ""
     return PARQUET if PARQUET in (name.strip().lower() for name in sources.split(",")) else ALWAYS_V1
+
+
+def _of_files(spark: SparkSession, reader: DataFrameReader, paths: Sequence[str]) -> DataFrame:
+    """`reader.load(paths)`, which hands each path to the JVM by a call of its own: 13 ms more for 200 of them."""
+    from pyspark.sql import DataFrame
+
+    jvm = getattr(spark, "_jvm", None)  # a session of Connect has none
+    if jvm is None or len(paths) < SENT_APART or any("\n" in path for path in paths):
+        return reader.load(list(paths))
+    together = jvm.java.util.regex.Pattern.compile("\n").split("\n".join(paths))
+    return DataFrame(reader._jreader.load(together), spark)
 
 
 def _schema_of(table: Table, columns: FileColumns | None) -> StructType | str:
@@ -570,9 +459,9 @@ def _merged_runs(plan: ReadPlan) -> Iterator[Run]:
     return (run for task in plan.tasks for piece in task for run in piece.runs)
 
 
-def is_told_here(plan: ReadPlan, at_most: int = TOLD_HERE) -> bool:
+def is_told_here(plan: ReadPlan) -> bool:
     """Whether so little has to be told of a plan's rows that no task is worth it."""
-    return work_of(plan.tasks) <= min(at_most, TOLD_HERE)
+    return work_of(plan.tasks) <= TOLD_HERE
 
 
 def _has_deletes(plan: ReadPlan) -> bool:
@@ -582,16 +471,19 @@ def _has_deletes(plan: ReadPlan) -> bool:
 def _not_superseded(spark: SparkSession, table: Table, plan: ReadPlan, told: Sequence[Told] | None = None) -> DataFrame:
     """The rows that count of the files that have some in sections.
 
-    `told`: which rows do not count; without it tasks tell, and read tokens and keys. That is broadcast. As an anti join
-    it lets filters through, and columns that nobody asks for.
+    `told`: which rows do not count; without it tasks tell, and read tokens and keys. Where that is too much to look it
+    up it is broadcast. As an anti join it lets filters through, and columns that nobody asks for.
     """
     from pyspark.sql import functions as F
 
+    merged = {run.name: run.copy for run in _merged_runs(plan)}
+    scans = [scan_rows(spark, table, scan) for scan in plan.merged]
+    # It is told of deletes only where another file has rows of their tokens.
+    live = _live if _has_deletes(plan) else lambda rows: rows
+    if told is not None and (counts := _counts(spark, list(merged.values()), told)) is not None:
+        return live(_union([scan.where(counts) for scan in scans]))
     place = [F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_POSITION)]
-    rows = _union([scan_rows(spark, table, scan).select("*", *place) for scan in plan.merged])
-    if _has_deletes(plan):
-        # It is told of deletes only where another file has rows of their tokens.
-        rows = _live(rows)
+    rows = live(_union([scan.select("*", *place) for scan in scans]))
     if told is None:
         tell = partial(tell_superseded, judged_by(table), plan.tasks)
         superseded = numbered(spark, len(plan.tasks)).mapInArrow(tell, SUPERSEDED_DDL)
@@ -601,7 +493,11 @@ def _not_superseded(spark: SparkSession, table: Table, plan: ReadPlan, told: Seq
     # Null where the words do not reach to a row.
     word = F.get(F.col(f"`{WORDS}`"), F.shiftright(at, 6).cast("int"))
     is_told = F.getbit(word, at.bitwiseAND(63).cast("int")) == 1
-    return rows.join(F.broadcast(superseded), (F.col(_FILE) == F.col(f"`{FILE}`")) & is_told, "left_anti")
+    same_file = F.col(_FILE) == F.col(f"`{FILE}`")
+    if leaving_out.have_hashes_of_their_own(merged):
+        # A join by a number takes Spark half as long as one by a text.
+        same_file = F.xxhash64(_FILE) == F.xxhash64(f"`{FILE}`")
+    return rows.join(F.broadcast(superseded), same_file & is_told, "left_anti")
 
 
 def _ranked(spark: SparkSession, table: Table, plan: ReadPlan) -> DataFrame:

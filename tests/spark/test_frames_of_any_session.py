@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.replicas import reading
+from epochlake.jobs.replicas import leaving_out, reading
 from epochlake.metastore.metadata.model import Column
 
 from tests.support.clusters import FOUR, placed, spark_stages_all, without_zookeeper
@@ -66,7 +66,7 @@ def test_a_filter_loses_no_row_with_nan_or_with_the_other_zero(
 ) -> None:
     """Each batch is a row group whose least and greatest value say nothing of its NaN, and there are both zeros."""
     monkeypatch.setattr(reading, "TOLD_HERE", -1 if told == "by tasks" else 1 << 22)
-    monkeypatch.setattr(reading, "NAMED_POSITIONS", 0 if told == "looked up" else 256)
+    monkeypatch.setattr(leaving_out, "NAMED_POSITIONS", 0 if told == "looked up" else 256)
     columns = [("id", "bigint", False), ("d", "double", True), ("f", "float", True)]
     # Where a struct has such a number, all columns are told to Spark in another way. By a field with a dot in its name
     # Spark leaves nothing out.

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.replicas import reading, telling
+from epochlake.jobs.replicas import leaving_out, reading, telling
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split, relabel
 from epochlake.jobs.replicas.copying import copy_data_file
 from epochlake.jobs.replicas.known_tokens import KnownTokens
@@ -449,8 +449,8 @@ def test_what_is_little_is_told_while_it_is_planned(
     way: str,
 ) -> None:
     """Three rows and two deletes do not count: a filter names them or looks for their bits, or they are joined with."""
-    monkeypatch.setattr(reading, "NAMED_POSITIONS", named)
-    monkeypatch.setattr(reading, "LOOKED_UP", looked_up)
+    monkeypatch.setattr(leaving_out, "NAMED_POSITIONS", named)
+    monkeypatch.setattr(leaving_out, "LOOKED_UP", looked_up)
     write(spark.range(100).selectExpr("id", "'old' as note"), replicas, at=1, tablets=2)
     write(rows(spark, (7, "new")), replicas, at=2, tablets=2)
     write(spark.range(20, 22), replicas, at=3, deleted=True)
@@ -477,12 +477,28 @@ def test_what_is_little_is_told_while_it_is_planned(
 
 
 @pytest.mark.connect
+@pytest.mark.parametrize("place", ["a b", "ü;x"])
+def test_paths_that_are_sent_together_are_those_that_are_sent_one_by_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    directory = tmp_path / place
+    directory.mkdir()
+    replicas = [make_replica(directory, 1)]
+    write(spark.range(100).selectExpr("id", "'old' as note"), replicas, at=1, tablets=4)
+    write(spark.range(0, 100, 9).selectExpr("id", "'new' as note"), replicas, at=2, tablets=4)
+    for apart in (0, 1 << 10):
+        monkeypatch.setattr(reading, "SENT_APART", apart)
+        found = values(read_files(spark, TABLE, pinned(replicas)))
+        assert found == {n: "old" if n % 9 else "new" for n in range(100)}
+
+
+@pytest.mark.connect
 def test_words_that_are_written_into_a_condition_are_what_spark_looks_up(spark: SparkSession) -> None:
     dice = np.random.default_rng(158)
     least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    chance = dice.integers(least, most, reading.MOST_WRITTEN_WORDS - 6, dtype=np.int64, endpoint=True)
+    chance = dice.integers(least, most, leaving_out.MOST_WRITTEN_WORDS - 6, dtype=np.int64, endpoint=True)
     words = np.concatenate([np.array([least, least + 1, -1, 0, 1, most], dtype=np.int64), chance])
-    [[found]] = spark.sql(f"SELECT {reading._written(words)}").collect()
+    [[found]] = spark.sql(f"SELECT {leaving_out.written(words.tolist())}").collect()
     assert found == words.tolist()
 
 
@@ -495,36 +511,79 @@ def write_some_that_do_not_count(spark: SparkSession, replicas: Sequence[Replica
 
 @pytest.mark.connect
 @pytest.mark.parametrize("written", [0, 1 << 14], ids=["a frame of words", "words in a text"])
-@pytest.mark.parametrize("told_by", ["file_size", "file_name"])
-def test_bits_are_looked_up_by_the_size_of_a_file_and_by_its_name_where_two_files_have_one_size(
+@pytest.mark.parametrize("searched", [0, 16], ids=["by hashes", "by sizes"])
+def test_bits_are_looked_up_by_the_size_of_a_file_or_by_a_hash(
     spark: SparkSession,
     replicas: list[ReplicaAddress],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    told_by: str,
+    searched: int,
     written: int,
 ) -> None:
     """A file that was exchanged for another whole one, of another size, is not shown as what it was told of."""
-    monkeypatch.setattr(reading, "MOST_WRITTEN_WORDS", written)
+    monkeypatch.setattr(leaving_out, "MOST_WRITTEN_WORDS", written)
+    monkeypatch.setattr(leaving_out, "SEARCHED", searched)
+    monkeypatch.setattr(leaving_out, "PLACES_FOR_EACH", 10_000)
     monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
-    monkeypatch.setattr(reading, "NAMED_POSITIONS", 0)
+    monkeypatch.setattr(leaving_out, "NAMED_POSITIONS", 0)
     write_some_that_do_not_count(spark, replicas, tablets=2)
     plan = plan_read(TABLE, pinned(replicas[:1]))
-    assert len({copy.file.size for copy in plan.copies}) == len(plan.copies), "of other rows their sizes would differ"
-    if told_by == "file_name":
-        of_one_size = [
-            msgspec.structs.replace(copy, file=msgspec.structs.replace(copy.file, size=1)) for copy in plan.copies
-        ]
-        plan = msgspec.structs.replace(plan, copies=tuple(of_one_size))
     shown = read_plan(spark, TABLE, plan)
-    assert told_by in plan_text(shown, capsys)
+    assert ("xxhash64(" in plan_text(shown, capsys)) is (searched == 0)
     assert as_lines(shown) == as_lines(read_ranked(spark, TABLE, plan))
     assert shown.count() == 290
-    if told_by == "file_size":
-        largest = max(plan.copies, key=lambda copy: copy.file.rows)
-        pq.write_table(pq.read_table(largest.uri, partitioning=None), largest.uri, compression="none")
-        with pytest.raises(Exception, match=largest.file.file_id):
-            read_plan(spark, TABLE, plan).collect()
+    largest = max(plan.copies, key=lambda copy: copy.file.rows)
+    pq.write_table(pq.read_table(largest.uri, partitioning=None), largest.uri, compression="none")
+    with pytest.raises(Exception, match=largest.file.file_id):
+        read_plan(spark, TABLE, plan).collect()
+
+
+@pytest.mark.parametrize("told_here", [-1, 1 << 30], ids=["told by tasks", "told here"])
+@pytest.mark.parametrize("apart", [True, False], ids=["by hashes", "by names"])
+def test_what_is_told_of_too_many_files_is_joined_with(
+    spark: SparkSession,
+    replicas: list[ReplicaAddress],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    apart: bool,
+    told_here: int,
+) -> None:
+    monkeypatch.setattr(reading, "TOLD_HERE", told_here)
+    monkeypatch.setattr(leaving_out, "NAMED_POSITIONS", 0)
+    monkeypatch.setattr(leaving_out, "LOOKED_UP", 2)
+    if not apart:
+        monkeypatch.setattr(leaving_out, "_hashes", lambda names, _=None: np.zeros(len(names), dtype=np.int64))
+    write_some_that_do_not_count(spark, replicas, tablets=2)
+    plan = plan_read(TABLE, pinned(replicas[:1]))
+    shown = read_plan(spark, TABLE, plan)
+    text = plan_text(shown, capsys)
+    assert "LeftAnti" in text
+    assert ("xxhash64(" in text) is apart
+    assert as_lines(shown) == as_lines(read_ranked(spark, TABLE, plan))
+
+
+def test_files_of_which_nothing_is_told_are_scanned_apart_where_there_are_many(
+    spark: SparkSession,
+    replicas: list[ReplicaAddress],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Few of many files are merged: bits of those are looked up all the same."""
+    monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
+    monkeypatch.setattr(leaving_out, "NAMED_POSITIONS", 0)
+    write(spark.range(300).selectExpr("id", "'old' as note"), replicas, at=1, tablets=8)
+    first = [row.id for row in spark.range(300).where("xxhash64(id) < -7000000000000000000").collect()]
+    assert first
+    write(rows(spark, *((key, "new") for key in first)), replicas, at=2, tablets=1)
+    plan = plan_read(TABLE, pinned(replicas[:1]))
+    merged = {run.name for task in plan.tasks for piece in task for run in piece.runs}
+    assert len(merged) < len(plan.copies)
+    monkeypatch.setattr(leaving_out, "LOOKED_UP", len(merged))
+    shown = read_plan(spark, TABLE, plan)
+    text = plan_text(shown, capsys)
+    assert "LeftAnti" not in text
+    assert "Subquery" in text
+    assert values(shown) == {n: "new" if n in first else "old" for n in range(300)}
 
 
 @pytest.mark.connect
@@ -540,8 +599,8 @@ def test_of_a_small_file_of_which_a_part_is_read_spark_scans_all_and_shows_the_p
     looked_up: int,
 ) -> None:
     monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
-    monkeypatch.setattr(reading, "NAMED_POSITIONS", named)
-    monkeypatch.setattr(reading, "LOOKED_UP", looked_up)
+    monkeypatch.setattr(leaving_out, "NAMED_POSITIONS", named)
+    monkeypatch.setattr(leaving_out, "LOOKED_UP", looked_up)
     write_some_that_do_not_count(spark, replicas, tablets=1)
     write(spark.range(400, 420).selectExpr("id", "'more' as note"), replicas, at=4)
     asked = pinned(replicas[:1], replicas[:1], replicas[:1], replicas[:1])
@@ -562,11 +621,11 @@ def test_a_session_makes_a_condition_once_and_another_one_after_a_write(
     spark: SparkSession, replicas: list[ReplicaAddress], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
-    monkeypatch.setattr(reading, "NAMED_POSITIONS", 0)
-    monkeypatch.setattr(reading, "MOST_CONDITIONS", 1)
+    monkeypatch.setattr(leaving_out, "NAMED_POSITIONS", 0)
+    monkeypatch.setattr(leaving_out, "MOST_CONDITIONS", 1)
     made: list[object] = []
-    make = reading._looked_up
-    monkeypatch.setattr(reading, "_looked_up", lambda *asked: made.append(asked) or make(*asked))
+    make = leaving_out.looked_up
+    monkeypatch.setattr(leaving_out, "looked_up", lambda *asked: made.append(asked) or make(*asked))
     write(spark.range(100).selectExpr("id", "'old' as note"), replicas, at=1)
     write(spark.range(0, 100, 2).selectExpr("id", "'new' as note"), replicas, at=2)
     before = plan_read(TABLE, pinned(replicas[:1]))
@@ -590,8 +649,8 @@ def test_a_session_is_not_kept_alive_by_the_conditions_that_are_kept_for_it(
     spark: SparkSession, replicas: list[ReplicaAddress], monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     """A process that goes on may begin a session for each of its users."""
-    monkeypatch.setattr(reading, "MOST_WRITTEN_WORDS", written)
-    conditions = replicas[0].storage.kept(reading.Conditions)
+    monkeypatch.setattr(leaving_out, "MOST_WRITTEN_WORDS", written)
+    conditions = replicas[0].storage.kept(leaving_out.Conditions)
     words, sizes = {"a.parquet": np.array([1, 2], dtype=np.int64)}, {"a.parquet": 100}
     session = spark.newSession()
     made = conditions.looked_up(session, words, sizes)
