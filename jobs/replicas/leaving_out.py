@@ -41,8 +41,8 @@ MOST_WRITTEN_WORDS = 1 << 14
 MOST_CONDITIONS = 8
 """So many conditions a session keeps, each with a bit for every row of its files: at most 2 MiB, also as a text."""
 
-OTHER_FILE = "A data file is none of those that were planned, or has another size:"
-"""What the error of a scan begins with that meets such a file."""
+OTHER_FILE = "A data file is none of those that were planned, or has another size now"
+"""What the error of a scan begins with that meets such a file. A new read names it, as it looks at all of them."""
 
 _NOWHERE = -(1 << 30)
 """Where the words of a file without any begin: no row of a file leads from there to a word."""
@@ -132,7 +132,9 @@ def looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]], sizes
     begin = _by_size(known, sizes) if is_searched else _by_hash(known, sizes)
     if begin is None:
         return None
-    begin = f"coalesce({begin}, cast(raise_error(concat('{OTHER_FILE} ', _metadata.file_path)) as int))"
+    # Spark makes a struct of what is asked of a file for each row: a text in it is made for an error that never comes.
+    said = f"'{OTHER_FILE}'" if is_searched else f"concat('{OTHER_FILE}: ', _metadata.file_name)"
+    begin = f"coalesce({begin}, cast(raise_error({said}) as int))"
     place, bit = f"cast(shiftright(_metadata.row_index, 6) as int) + {begin}", "cast(_metadata.row_index & 63 as int)"
     if len(every) <= MOST_WRITTEN_WORDS:
         # A call for the whole condition, where a frame of words takes sixty.
