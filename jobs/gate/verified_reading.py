@@ -6,7 +6,7 @@ rows lie whole elsewhere, on any replica of the range, as the same file, cut oth
 
 Looked at is the end of each file (sealing.py), just before the plan is handed to Spark, which verifies pages.
 
-Each read looks anew, though it costs some 0.2 ms a file. What a process has seen whole could be known by its inode,
+Each read looks anew, though each look costs time. What a process has seen whole could be known by its inode,
 its size and its time, and a file that was torn or replaced since would still be met. But a bit that rots on the disk
 changes none of these. In a footer only this look meets it: Spark believes footers, and would show other rows without
 an error.
