@@ -221,8 +221,8 @@ class Pipeline:
         write before the end what is needed after it.
 
         Columns that a query does not ask for are not read either, and its filters may skip rows in the files, also
-        where several versions of a row are stored. Where `where` or `keys` are given, filters of Spark come after them. Of
-        a table with many upserts a filter of Spark on other columns than those of the key is the quicker one.
+        where several versions of a row are stored. Where `where` or `keys` are given, filters of Spark come after them.
+        Of a table with many upserts a filter of Spark on other columns than those of the key is the quicker one.
 
         A file that is missing or damaged on one replica is read on another; the log says so and `repair` is told. What
         is found damaged only when the frame is executed fails it; leaving the pipeline's `with` by that error notes it
