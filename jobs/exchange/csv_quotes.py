@@ -7,11 +7,12 @@ nothing. Python's reader of CSV says so when it is strict.
 from __future__ import annotations
 
 import csv
-import mmap
 import sys
 from pathlib import Path
 
 from epochlake.placement.errors import InvalidRequest
+
+_CHUNK_BYTES = 1 << 20
 
 
 def require_well_quoted(path: Path) -> None:
@@ -19,7 +20,7 @@ def require_well_quoted(path: Path) -> None:
 
     Raises OSError for a file that cannot be read. What is no file of a disk is not looked at: it can be read once.
     """
-    if not path.is_file() or not _has_quotes(path):
+    if not path.is_file() or not holds(path, b'"'):
         return
     # Of the process: a text may be as long as it likes, as it may for Arrow.
     csv.field_size_limit(sys.maxsize)
@@ -38,8 +39,15 @@ def require_well_quoted(path: Path) -> None:
             ) from error
 
 
-def _has_quotes(path: Path) -> bool:
-    if path.stat().st_size == 0:
-        return False
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
-        return held.find(b'"') >= 0
+def holds(path: Path, *texts: bytes) -> bool:
+    """Whether one of a few short texts is in a file."""
+    # Not mapped into memory: where somebody cuts such a file off, the process ends by a signal.
+    most = max(map(len, texts))
+    before = b""
+    with path.open("rb") as file:
+        while read := file.read(_CHUNK_BYTES):
+            looked_at = before + read
+            if any(text in looked_at for text in texts):
+                return True
+            before = looked_at[len(looked_at) - most + 1 :]
+    return False

@@ -102,12 +102,22 @@ def value_of(column: Column, text: str, advice: str = _ONLY_AND) -> pa.Scalar:
     quoted = len(text) >= 2 and text[0] == text[-1] and text[0] in "'\""
     value = text[1:-1] if quoted else text
     try:
-        return pa.scalar(value).cast(arrow_type(column.type))
+        found = pa.scalar(value).cast(arrow_type(column.type))
+        if _is_another(found, value):
+            raise pa.ArrowInvalid(value)
+        return found
     except (pa.ArrowException, UnicodeEncodeError):
         raise InvalidRequest(
             f"{value!r} is no {column.type}, as column {column.name} is",
             hint="Write a moment with its zone: 2013-01-01T10:00:00Z" if column.type == "timestamp" else advice,
         ) from None
+
+
+def _is_another(found: pa.Scalar, text: str) -> bool:
+    """Whether Arrow has made infinity of a number that is too large, or a negative one of a hexadecimal one."""
+    if pa.types.is_floating(found.type):
+        return math.isinf(found.as_py()) and "inf" not in text.lower()
+    return pa.types.is_integer(found.type) and found.as_py() < 0 and "-" not in text
 
 
 def _filter(text: str, table: Table) -> pc.Expression:

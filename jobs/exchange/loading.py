@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,7 @@ def load_files(
     may_come_twice = target.append_only and batch is None
     if may_come_twice and (len(sources) > 1 or delete):
         raise _unnamed(target, "several files")
-    sizes = [source.path.stat().st_size if source.path.exists() else 0 for source in sources]
+    sizes = [identity[1] if (identity := _identity(source)) else 0 for source in sources]
     done: list[LoadedPart] = []
     change = cluster.delete if delete else cluster.write
     for number, source in enumerate(sources):
@@ -126,11 +127,12 @@ def _fitting(
     """The parts of a file, as the table declares them; all of a file of several are looked at before the first is
     given. With `in_one_write` a file of several is refused.
     """
-    before = _identity(source) if source.path.exists() else None  # reading it says what is wrong
+    before = _identity(source)
     parts = parts_of(source, table.columns)
     first = _fitted(next(parts), table, delete)
     second = next(parts, None)
     if second is None:
+        _require_unchanged(source, before)
         yield first
         return
     if in_one_write:
@@ -139,8 +141,7 @@ def _fitting(
     for part in parts:
         _fitted(part, table, delete)
     for part in parts_of(source, table.columns):
-        if _identity(source) != before:
-            raise InvalidRequest(f"the file {source.path} was changed while it was loaded", hint="Load it again, whole")
+        _require_unchanged(source, before)
         yield _fitted(part, table, delete)
 
 
@@ -149,9 +150,19 @@ def _fitted(part: Part, table: Table, delete: bool) -> tuple[Part, Fitted, objec
     return part, fitted, rows
 
 
-def _identity(source: Source) -> tuple[int, int, int]:
-    status = source.path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
+def _require_unchanged(source: Source, before: tuple[int, int, int] | None) -> None:
+    """Raises InvalidRequest for a file that may have been half written when it was read, or has been taken away."""
+    if _identity(source) != before:
+        raise InvalidRequest(f"the file {source.path} was changed while it was loaded", hint="Load it again, whole")
+
+
+def _identity(source: Source) -> tuple[int, int, int] | None:
+    """What changes with a file; None for one that is not there, and for what is no file of a disk, as a pipe."""
+    try:
+        status = source.path.stat()
+    except OSError:  # reading it says what is wrong
+        return None
+    return (status.st_ino, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
 
 
 def _so_far(done: list[LoadedPart], source: Source) -> str:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from epochlake.jobs.exchange.casting import first_that_cannot_be
-from epochlake.jobs.exchange.csv_quotes import require_well_quoted
+from epochlake.jobs.exchange.csv_quotes import holds, require_well_quoted
 from epochlake.jobs.exchange.json_rows import read_json
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.metastore.metadata.model import Column
@@ -25,6 +26,9 @@ from epochlake.placement.errors import InvalidRequest, words_of
 
 BLOCK_BYTES = 16 << 20
 """So much of a CSV is looked at to guess the types of columns that nobody declares."""
+
+_MOST_BYTES = 2**31 - 1
+"""A block of Arrow is no longer."""
 
 
 NULLS = ["", "NA", "N/A", "NULL", "null"]
@@ -106,7 +110,7 @@ def batches_of(
     }
     with _told(path, format_, declared):
         schema, batches = read[format_]()
-    _require_columns(path, format_, schema)
+        _require_columns(path, format_, schema)
     return schema, _telling(path, format_, declared, batches)
 
 
@@ -125,6 +129,10 @@ def _require_columns(path: Path, format_: Format, schema: pa.Schema) -> None:
 def _told(path: Path, format_: Format, declared: Mapping[str, pa.DataType]) -> Iterator[None]:
     try:
         yield
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"the file {path} has a column whose name is no text in UTF-8", hint="Write it in UTF-8"
+        ) from error
     except (OSError, pa.ArrowException) as error:
         if format_ is Format.CSV and isinstance(error, pa.ArrowInvalid) and (wrong := _unfit_text(path, declared)):
             raise _unfit(path, wrong) from error
@@ -141,7 +149,8 @@ def _told(path: Path, format_: Format, declared: Mapping[str, pa.DataType]) -> I
 
 
 _ADVICE = dict.fromkeys(Format, "Say what it is with --format") | {
-    Format.CSV: "It has to be UTF-8, with commas, a header, and in each row as many values; or say --format"
+    Format.CSV: "It has to be UTF-8, with commas, a header, and in each row as many values; or say --format",
+    Format.JSON: "It has to be UTF-8, an object for each row, with values of the columns' types; or say --format",
 }
 
 _OWNER = "Check owner and mode"
@@ -168,25 +177,64 @@ def _unfit(path: Path, wrong: Sequence[str]) -> InvalidRequest:
 
 def _of_csv(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     require_well_quoted(path)
-    reader = _csv_reader(path, declared)
+    schema, read = _csv_of_long_rows(path, declared)
 
     def batches() -> Iterator[pa.RecordBatch]:
         looked = False
-        for batch in reader:
-            if not looked and _has_infinity(batch):
-                # Arrow makes infinity of a number that is too large, and says nothing.
+        hexadecimal = cache(lambda: path.is_file() and holds(path, b"0x", b"0X"))
+        for batch in read:
+            if not looked and (_has_infinity(batch) or (_has_negative(batch) and hexadecimal())):
+                # Arrow makes infinity of a number that is too large, -1 of 0xff as a tinyint, and says nothing.
                 looked = True
                 if wrong := _unfit_text(path, declared):
                     raise _unfit(path, wrong)
             yield batch
 
-    return reader.schema, batches()
+    return schema, batches()
 
 
-def _csv_reader(path: Path, types: Mapping[str, pa.DataType]) -> pa.RecordBatchReader:
+def _csv_of_long_rows(path: Path, types: Mapping[str, pa.DataType]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The rows of a CSV. Where one is longer than a block, as Arrow has it, it goes on with longer blocks."""
+    block, whole = BLOCK_BYTES, min(path.stat().st_size + 1, _MOST_BYTES) if path.is_file() else 0
+
+    def longer(error: pa.ArrowInvalid) -> int:
+        if "straddl" not in str(error) or block >= whole:
+            raise error
+        return min(8 * block, whole)
+
+    while True:
+        try:
+            reader = _csv_reader(path, types, block)
+            break
+        except pa.ArrowInvalid as error:
+            block = longer(error)
+    # What nobody declares stays what the first rows say.
+    schema = reader.schema
+    known = dict(zip(schema.names, schema.types, strict=True))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal block
+        current: pa.RecordBatchReader | None = reader
+        given = 0
+        while True:
+            passed = given
+            try:
+                for batch in current or _csv_reader(path, known, block):
+                    passing = min(passed, batch.num_rows)
+                    passed -= passing
+                    given += batch.num_rows - passing
+                    yield batch.slice(passing)
+                return
+            except pa.ArrowInvalid as error:
+                block, current = longer(error), None
+
+    return schema, batches()
+
+
+def _csv_reader(path: Path, types: Mapping[str, pa.DataType], block: int) -> pa.RecordBatchReader:
     return csv.open_csv(
         path,
-        read_options=csv.ReadOptions(block_size=BLOCK_BYTES),
+        read_options=csv.ReadOptions(block_size=block),
         # Without it a text of several lines that crosses a block is taken apart into rows.
         parse_options=csv.ParseOptions(newlines_in_values=True),
         convert_options=csv.ConvertOptions(column_types=types, null_values=NULLS),
@@ -197,12 +245,19 @@ def _has_infinity(batch: pa.RecordBatch) -> bool:
     return any(pa.types.is_floating(values.type) and pc.any(pc.is_inf(values)).as_py() for values in batch.columns)
 
 
+def _has_negative(batch: pa.RecordBatch) -> bool:
+    return any(
+        pa.types.is_integer(values.type) and pc.any(pc.less(values, pa.scalar(0, values.type))).as_py()
+        for values in batch.columns
+    )
+
+
 def _unfit_text(path: Path, declared: Mapping[str, pa.DataType]) -> list[str]:
     """What is wrong in a CSV, by column, with the first row of each from 0; nothing where no text is at fault."""
     wrong: dict[str, str] = {}
     row = 0
     try:
-        for batch in _csv_reader(path, dict.fromkeys(declared, pa.string())):
+        for batch in _csv_of_long_rows(path, dict.fromkeys(declared, pa.string()))[1]:
             for name, wanted in declared.items():
                 if name in batch.schema.names and name not in wrong:
                     values = batch.column(name)
@@ -223,9 +278,12 @@ def _first_unfit(values: pa.Array, wanted: pa.DataType) -> int | None:
     except pa.ArrowException:
         return first_that_cannot_be(texts, wanted)
     if pa.types.is_floating(wanted):
-        too_large = pc.and_(pc.is_inf(found), pc.invert(pc.match_substring(texts, "inf", ignore_case=True)))
-        return next((number for number, is_so in enumerate(too_large.to_pylist()) if is_so), None)
-    return None
+        other = pc.and_(pc.is_inf(found), pc.invert(pc.match_substring(texts, "inf", ignore_case=True)))
+    elif pa.types.is_integer(wanted):
+        other = pc.and_(pc.less(found, pa.scalar(0, wanted)), pc.invert(pc.match_substring(texts, "-")))
+    else:
+        return None
+    return next((number for number, is_so in enumerate(other.to_pylist()) if is_so), None)
 
 
 def _is_text(type_: pa.DataType) -> bool:
@@ -240,10 +298,6 @@ def _of_parquet(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
             yield from file.iter_batches()
 
     return file.schema_arrow, batches()
-
-
-def _of_reader(reader: pa.RecordBatchReader) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    return reader.schema, iter(reader)
 
 
 def _of_json(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -317,13 +371,22 @@ def _put_new(temporary: Path, path: Path) -> None:
 
 
 def _of_arrow(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    source = pa.memory_map(str(path))
+    # Not mapped into memory: where somebody cuts such a file off, the process ends by a signal, and where he changes
+    # it, rows change that have been looked at.
+    source = pa.OSFile(str(path))
     try:
         file = pa.ipc.open_file(source)
     except pa.ArrowInvalid:
         source.seek(0)
-        return _of_reader(pa.ipc.open_stream(source))
-    return file.schema, (file.get_batch(number) for number in range(file.num_record_batches))
+        reader = pa.ipc.open_stream(source)
+        return reader.schema, map(_whole, reader)
+    return file.schema, (_whole(file.get_batch(number)) for number in range(file.num_record_batches))
+
+
+def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Raises ArrowInvalid for a batch that points out of itself: whatever reads its values ends by a signal."""
+    batch.validate(full=True)
+    return batch
 
 
 def _writer(path: Path, format_: Format, schema: pa.Schema) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from epochlake.jobs.exchange import json_rows
 from epochlake.jobs.exchange.row_files import Format, batches_of
 from epochlake.metastore.metadata.model import Column
 from epochlake.placement.errors import InvalidRequest
@@ -33,6 +35,10 @@ def rows(path: Path, type_: str, *values: str) -> list[Any]:
         ("float", ["1.5", "Infinity", "1e39"], 2),
         ("array<float>", ["[1.5]", "[1, -1e39]"], 1),
         ("struct<f: float>", ['{"f": null}', "null", '{"f": 1e39}'], 2),
+        ("timestamp_ntz", ['"2013-01-01T10:00:00"', '"2013-01-01T10:00:00Z"'], 1),
+        ("array<timestamp_ntz>", ["null", '["2013-01-01T10:00:00+02:00"]'], 1),
+        ("date", ['"2013-01-01"', '"2013-02-30"'], 1),
+        ("struct<d: date>", ["null", '{"d": null}', '{"d": "1.1.2013"}'], 2),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_row(tmp_path: Path, type_: str, values: list[str], row: int) -> None:
@@ -51,6 +57,9 @@ def test_what_fits_is_read_as_it_is(tmp_path: Path) -> None:
     assert (first.isoformat(), none) == (ten[0], None)
     assert rows(tmp_path, "float", "0.5", "null", "Infinity", "-Infinity") == [0.5, None, INFINITY, -INFINITY]
     assert rows(tmp_path, "double", "1e39") == [1e39]
+    assert rows(tmp_path, "date", '"1582-10-10"', "null", '"0001-01-01"') == [date(1582, 10, 10), None, date(1, 1, 1)]
+    assert rows(tmp_path, "struct<d: date>", "null", '{"d": "1899-12-31"}') == [None, {"d": date(1899, 12, 31)}]
+    assert rows(tmp_path, "array<date>", "[]", '["1899-12-31", null]') == [[], [date(1899, 12, 31), None]]
     assert rows(tmp_path, "struct<f: float, n: int>", '{"f": Infinity, "n": 1}') == [{"f": INFINITY, "n": 1}]
 
 
@@ -60,3 +69,51 @@ def test_a_file_without_the_column_has_nothing_to_refuse(tmp_path: Path) -> None
     columns = [Column("id", "bigint"), Column("at", "timestamp"), Column("f", "float")]
     schema, batches = batches_of(file, Format.JSON, columns)
     assert pa.Table.from_batches(batches, schema)["id"].to_pylist() == [1]
+
+
+def test_a_number_is_no_day(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="from string to number in row 1") as refused:
+        rows(tmp_path, "date", "null", "15706")
+    assert "values of the columns' types" in refused.value.hint
+
+
+@pytest.mark.parametrize("bad", [b'{"id": 1, "v": "\xff"}', b'{"id": 1, "\xff": 2}'])
+def test_what_is_no_utf_8_is_no_json(tmp_path: Path, bad: bytes) -> None:
+    file = tmp_path / "rows.json"
+    file.write_bytes(bad)
+    with pytest.raises(InvalidRequest, match=r"(?i)rows.json .*utf-?8"):
+        batches_of(file, Format.JSON, [Column("id", "bigint"), Column("v", "string")])
+
+
+def test_a_row_may_be_longer_than_what_is_read_at_once(tmp_path: Path) -> None:
+    long = "x" * (3 * json_rows.BLOCK_BYTES)
+    assert rows(tmp_path, "string", '"a"', f'"{long}"', '"b"') == ["a", long, "b"]
+    with pytest.raises(InvalidRequest, match="row 2"):  # what is wrong in a long file is said all the same
+        rows(tmp_path, "string", '"a"', f'"{long}"', "5")
+
+
+def test_a_table_with_a_map_is_loaded_from_json_without_it(tmp_path: Path) -> None:
+    assert rows(tmp_path, "map<string, int>", "null", "null") == [None, None]
+    [found] = rows(tmp_path, "map<string, int>", '{"a": 1}')
+    assert found == {"a": 1}  # a struct, which does not fit a map
+
+
+@pytest.mark.parametrize(
+    ("values", "type_"),
+    [
+        (['"2013-01-01"', "null"], pa.date32()),
+        (['"2013-01-01T10:00:00"', '"2013-01-01"'], pa.timestamp("us")),
+        (['"2013-01-01T10:00:00Z"', '"2013-01-01T10:00:00+02:00"'], pa.timestamp("us", "UTC")),
+        (['"2013-01-01T10:00:00Z"', '"2013-01-01T10:00:00"'], pa.string()),
+        (['["2013-01-01T10:00:00Z"]', "null"], pa.list_(pa.timestamp("us", "UTC"))),
+        (['{"at": "2013-01-01"}'], pa.struct([("at", pa.date32())])),
+    ],
+)
+def test_what_nobody_declares_is_of_the_type_that_its_texts_say(
+    tmp_path: Path, values: list[str], type_: pa.DataType
+) -> None:
+    file = tmp_path / "rows.json"
+    file.write_text("".join(f'{{"id": {number}, "v": {value}}}\n' for number, value in enumerate(values)))
+    schema, batches = batches_of(file, Format.JSON)
+    assert schema.field("v").type == type_
+    assert pa.Table.from_batches(batches, schema).num_rows == len(values)

@@ -170,7 +170,7 @@ def test_quotes_that_belong_to_a_text_are_loaded(small: SmallCluster, tmp_path: 
 def test_a_number_of_a_csv_is_null_only_where_it_says_so_and_never_too_large(
     small: SmallCluster, tmp_path: Path
 ) -> None:
-    columns = [("id", "int", False), ("f", "float", True), ("at", "timestamp", True)]
+    columns = [("id", "int", False), ("f", "float", True), ("at", "timestamp", True), ("t", "tinyint", True)]
     epochlake.create_table(small.cluster, "air.numbers", columns, ["id"])
     (tmp_path / "good.csv").write_text("id,f,at\n1,nan,\n2,-inf,NA\n3,,2013-01-01 10:00:00+01:00\n4,N/A,null\n")
     small.cluster.load("air.numbers", tmp_path / "good.csv")
@@ -186,6 +186,12 @@ def test_a_number_of_a_csv_is_null_only_where_it_says_so_and_never_too_large(
         with pytest.raises(InvalidRequest, match=said):
             small.cluster.load("air.numbers", tmp_path / "bad.csv")
     assert small.cluster.count("air.numbers") == 4
+    (tmp_path / "bad.csv").write_text("id,t\n5,-1\n6,0x7f\n7,0xff\n")  # which Arrow takes for -1
+    with pytest.raises(InvalidRequest, match="column t is tinyint, and row 2 has '0xff'"):
+        small.cluster.load("air.numbers", tmp_path / "bad.csv")
+    (tmp_path / "good.csv").write_text("id,t\n5,-1\n6,0x7f\n")
+    small.cluster.load("air.numbers", tmp_path / "good.csv")
+    assert [small.cluster.get("air.numbers", number)["t"] for number in (5, 6)] == [-1, 127]
 
 
 def test_a_load_that_could_land_twice_needs_a_name(small: SmallCluster, tmp_path: Path) -> None:

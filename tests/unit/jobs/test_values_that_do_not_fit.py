@@ -11,7 +11,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from epochlake.jobs.cluster import Cluster
+from epochlake.jobs.exchange.filters import value_of
 from epochlake.jobs.gate.merge_expressions import expression_of
+from epochlake.metastore.metadata.model import Column
 from epochlake.placement.errors import InvalidRequest
 
 from tests.support.clusters import FOUR, placed, without_zookeeper
@@ -199,3 +201,17 @@ def test_keys_that_are_no_rows_are_told_in_which_form_to_give_them(cluster: Clus
     with pytest.raises(InvalidRequest, match=r"row 0 of the keys for table .* is an int") as refused:
         cluster.scan(FLIGHTS, keys=[5])
     assert '[{"id": …}]' in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"), [("float", "1e39"), ("double", "-1e999"), ("tinyint", "0xff"), ("int", "'0xffffffff'")]
+)
+def test_a_filter_says_no_number_that_another_one_would_be_made_of(type_: str, text: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"is no {type_}, as column n is"):
+        value_of(Column("n", type_), text)
+
+
+def test_a_filter_may_say_infinity_and_negative_numbers() -> None:
+    found = {text: value_of(Column("n", "float"), text).as_py() for text in ("inf", "-Infinity", "-1.5", "1e38")}
+    assert list(found.values()) == [float("inf"), float("-inf"), -1.5, pytest.approx(1e38)]
+    assert [value_of(Column("n", "tinyint"), text).as_py() for text in ("-128", "0x7f")] == [-128, 127]
