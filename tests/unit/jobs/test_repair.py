@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate.errors import RowsUnreadable
 from epochlake.jobs.replicas import damage, row_groups
 from epochlake.jobs.replicas.commits import pre_split
@@ -19,14 +18,13 @@ from epochlake.jobs.upkeep import compaction
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION, Range
 from epochlake.jobs.upkeep.healing import Surroundings, heal_by_rows
 from epochlake.jobs.upkeep.repair import look, repair
-from epochlake.metastore import announcing
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage.storage import FileEntry, Storage
 from epochlake.placement.tablets.transitions import Stage
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-from tests.support.compactions import Released, reaching
+from tests.support.compactions import reaching, without_leases
 from tests.support.versions import compact_here, read_versions, write_versions
 
 TABLE = "air.flights"
@@ -265,9 +263,7 @@ def test_merged_files_are_healed_by_what_they_replace_and_the_other_way_round(
     table: SmallCluster, monkeypatch: pytest.MonkeyPatch, merged_on: str, bad: str
 ) -> None:
     expected = write_some(table)
-    monkeypatch.setattr(Cluster, "coordination", lambda cluster: None)
-    monkeypatch.setattr(compaction, "live_leases", lambda coordination: [])
-    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    without_leases(monkeypatch)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compaction, "commit_files", reaching(table.volumes(merged_on)))
         compact_here(table)
