@@ -19,6 +19,8 @@ import msgspec
 from epochlake.metastore.errors import ConfigurationError
 from epochlake.metastore.hours import parse_hours
 from epochlake.metastore.storage.deadlines import DEADLINE_SECONDS
+from epochlake.metastore.texts import is_unicode
+from epochlake.metastore.waiting import MOST_SECONDS
 from epochlake.placement.consistency import BarrierLevel, ConsistencyLevel, spelt_alike
 from epochlake.placement.decoding import decodable
 from msgspec import Meta
@@ -27,9 +29,6 @@ DEFAULT_FILE = Path("conf") / "epochlake.toml"
 FILE_VARIABLE = "EPOCHLAKE_CONF"
 PREFIX = "EPOCHLAKE__"
 EMBEDDED = "embedded"
-MOST_SECONDS = 1e9
-"""As much as a caller may say (`committing/arguments.py`): clocks and locks cannot wait for ever by a number."""
-
 AUTO = "auto"
 
 
@@ -337,15 +336,6 @@ NOT_SHOWN = {("zookeeper", "operator")}
 """(section, key) of what holds a secret, beside the tables of texts."""
 
 
-def is_unicode(text: str) -> bool:
-    """Whether a text can be stored: half a character cannot, as which bytes come that are no UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def given(conf: str | Path | Configuration | None) -> Configuration:
     """A configuration as it is given, or the one in a file; None: as `load` finds it. Raises ConfigurationError."""
     return conf if isinstance(conf, Configuration) else load(conf)
@@ -427,7 +417,8 @@ def reference() -> str:
     lines = [
         "# Configuration",
         "",
-        "Written by `python -m epochlake.metastore.configuration`; the source is `metastore/configuration.py`.",
+        "Every key that can be configured, what it takes, its default and its meaning. `epochlake config show` shows",
+        "the values that count. (Written by `python -m epochlake.metastore.configuration`.)",
         "",
         "A value is taken from, strongest first: the environment (`EPOCHLAKE__SECTION__KEY`), the file (the one",
         "that `--conf` or else `EPOCHLAKE_CONF` names, or else `conf/epochlake.toml`), the default.",

@@ -9,7 +9,8 @@ Whoever looks at a table syncs the newest commit before anything is built on it 
 have put it and not have come to its sync. So no commit ever survives one before it.
 
 Commits that others have made, or that were made before this rule, may be torn: `require_whole` names them
-(docs/decisions/020-durability.md).
+(docs/decisions/020-durability.md). A commit says which one it is, and of which table: a whole one that has come into
+the place of another is named as well (docs/decisions/166-commits-say-which-they-are.md).
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ LINES = "epochlakeLines"
 
 DIGEST = "epochlakeDigest"
 """In a commit's information: a SHA-256 of its other lines. A flipped bit could take a file out of the table."""
+
+VERSION = "epochlakeVersion"
+"""In a commit's information: which version it is. A whole commit that lies in the place of another one is known by it;
+commits of earlier releases do not say it, and these pass over it."""
+
+TABLE = "epochlakeTable"
+"""In a commit's information: the id in the metadata of its table. Commits of two tables have the same versions."""
 
 _BEFORE_DIGESTS = frozenset({"timestamp", "operation", "engineInfo", LINES})
 """What the information of a commit has that was made before there were digests, at most."""
@@ -71,7 +79,8 @@ class SyncedCommits:
 
 
 class TornCommit(StorageDamaged):
-    """A commit file is empty, ends early or is missing between others, as after a power cut. Retrying does not help.
+    """A commit file is empty, ends early, is missing between others or is another commit, as after a power cut or
+    damage. Retrying does not help.
 
     `version`: of the commit; `table`: the URI of its table; `how`: what is wrong.
     """
@@ -97,6 +106,8 @@ def put_commit(
     operation: str,
     actions: Sequence[Action],
     files: Sequence[str] = (),
+    *,
+    table_id: str | None = None,
 ) -> bool:
     """Commit `actions` as exactly this version of the table at a local URI; False when there is that version already.
 
@@ -104,27 +115,38 @@ def put_commit(
     in one group, before the commit gets its name. True: the commit is there, whole, and on the disk. Raises
     StorageUnavailable when that cannot be told: look at the table then.
     TornCommit where there are later versions, as what lay there was committed, and is lost: no hole is filled.
+
+    `table_id`: the id in the table's metadata, where it is known; the commit says it. Actions may have it themselves.
     """
     if version:
         sync_commits(storage, table, version - 1)
-    put = _put(storage, table, version, operation, actions, storage.syncing.sync, files)
+    data = encoded(operation, actions, version, table_id)
+    put = _put(storage, table, version, data, storage.syncing.sync, files)
     if put:
         _remember(storage, log_directory(table), version)
     return put
 
 
 def prepare_commit(
-    storage: Storage, table: str, operation: str, actions: Sequence[Action], files: Sequence[str] = ()
+    storage: Storage,
+    table: str,
+    version: int,
+    operation: str,
+    actions: Sequence[Action],
+    files: Sequence[str] = (),
+    *,
+    table_id: str | None = None,
 ) -> str:
     """Have the disk have the bytes of a commit before it is known whether it is to be made; the URI where they are.
 
-    They mean nothing there: they become a commit by `put_prepared`, or are forgotten by `forget_prepared`. `files`: as
-    `put_commit` has them. Raises StorageUnavailable.
+    They mean nothing there: they become a commit by `put_prepared`, or are forgotten by `forget_prepared`. `version`:
+    what they say that they are, most often rightly. `files` and `table_id`: as `put_commit` has them. Raises
+    StorageUnavailable.
     """
     named = [require_local(file) for file in files]
 
     def prepare() -> str:
-        path = write_prepared(storage, table, operation, actions)
+        path = write_prepared(storage, table, version, operation, actions, table_id=table_id)
         try:
             storage.syncing.sync([path, *named], [os.path.dirname(one) for one in named])
         except BaseException:
@@ -136,13 +158,22 @@ def prepare_commit(
     return storage.within_deadline("prepare a commit to", table, prepare)
 
 
-def write_prepared(storage: Storage, table: str, operation: str, actions: Sequence[Action]) -> str:
+def write_prepared(
+    storage: Storage,
+    table: str,
+    version: int,
+    operation: str,
+    actions: Sequence[Action],
+    *,
+    table_id: str | None = None,
+) -> str:
     """`prepare_commit`, but for the sync: whoever calls it has the disk have these bytes, before they become a commit.
 
     Raises StorageUnavailable.
     """
-    path = temporary_beside(require_local(commit_uri(table, 0)))
-    disk, data = storage.disk, encoded(operation, actions)
+    # The name says which version the bytes say.
+    path = temporary_beside(require_local(commit_uri(table, version)))
+    disk, data = storage.disk, encoded(operation, actions, version, table_id)
 
     def write() -> None:
         try:
@@ -157,15 +188,39 @@ def write_prepared(storage: Storage, table: str, operation: str, actions: Sequen
 
 
 def put_prepared(storage: Storage, table: str, version: int, prepared: str) -> bool:
-    """`put_commit` of what was prepared, which is used up by it, whatever comes of it."""
+    """`put_commit` of what was prepared, which is used up by it, whatever comes of it.
+
+    Prepared for another version, it is written once again.
+    """
     if version:
         sync_commits(storage, table, version - 1)
     path = require_local(commit_uri(table, version))
+    if os.path.basename(path) not in os.path.basename(prepared):
+        return _put_anew(storage, table, version, require_local(prepared))
     put = partial(_link, storage, table, version, require_local(prepared), path, storage.syncing.sync)
     if storage.within_deadline("commit to", commit_uri(table, version), put):
         _remember(storage, log_directory(table), version)
         return True
     return False
+
+
+def _put_anew(storage: Storage, table: str, version: int, prepared: str) -> bool:
+    disk = storage.disk
+
+    def said_anew() -> bytes:
+        try:
+            first, *lines = disk.read(prepared).splitlines(keepends=True)
+        finally:
+            with suppress(OSError):
+                disk.delete(prepared)
+        information = json.loads(first)["commitInfo"]
+        return b"".join([_line({"commitInfo": information | {VERSION: str(version)}}), b"\n", *lines])
+
+    data = storage.within_deadline("commit to", commit_uri(table, version), said_anew)
+    put = _put(storage, table, version, data, storage.syncing.sync, ())
+    if put:
+        _remember(storage, log_directory(table), version)
+    return put
 
 
 def forget_prepared(storage: Storage, prepared: str) -> None:
@@ -175,10 +230,17 @@ def forget_prepared(storage: Storage, prepared: str) -> None:
 
 
 def put_replicated_commit(
-    storage: Storage, table: str, version: int, operation: str, actions: Sequence[Action]
+    storage: Storage,
+    table: str,
+    version: int,
+    operation: str,
+    actions: Sequence[Action],
+    *,
+    table_id: str | None = None,
 ) -> bool:
     """`put_commit` for what other replicas have as well: not synced where `durability` relies on them."""
-    put = _put(storage, table, version, operation, actions, storage.syncing.sync_replicated, ())
+    data = encoded(operation, actions, version, table_id)
+    put = _put(storage, table, version, data, storage.syncing.sync_replicated, ())
     if put and not storage.syncing.relies_on_replicas:
         _remember(storage, log_directory(table), version)
     return put
@@ -188,14 +250,12 @@ def _put(
     storage: Storage,
     table: str,
     version: int,
-    operation: str,
-    actions: Sequence[Action],
+    data: bytes,
     sync: Sync,
     files: Sequence[str],
 ) -> bool:
     uri = commit_uri(table, version)
     path, disk = require_local(uri), storage.disk
-    data = encoded(operation, actions)
     named = [local for file in files if (local := local_path(file)) is not None]
 
     def put() -> bool:
@@ -254,16 +314,29 @@ def take_back(storage: Storage, table: str, version: int) -> None:
     storage.within_deadline("look at the log of", table, look_and_delete)
 
 
-def encoded(operation: str, actions: Sequence[Action]) -> bytes:
-    """The bytes of a commit file."""
-    lines = [json.dumps(action, separators=(",", ":")).encode() for action in actions]
-    information = {"commitInfo": _information(operation, lines)}
-    return b"\n".join([json.dumps(information, separators=(",", ":")).encode(), *lines]) + b"\n"
+def encoded(operation: str, actions: Sequence[Action], version: int, table_id: str | None = None) -> bytes:
+    """The bytes of the commit file of a version, of a table with this id in its metadata."""
+    lines = [_line(action) for action in actions]
+    information = {**_information(operation, lines), VERSION: str(version)}
+    said = table_id or next((id_in(action) for action in actions if "metaData" in action), None)
+    if said:
+        information[TABLE] = said
+    return b"\n".join([_line({"commitInfo": information}), *lines]) + b"\n"
 
 
-def torn_commits(storage: Storage, table: str) -> list[TornCommit]:
-    """The commits after the newest checkpoint, at a local URI, that are not whole, by version. Raises
-    StorageUnavailable.
+def _line(action: Action) -> bytes:
+    return json.dumps(action, separators=(",", ":")).encode()
+
+
+def id_in(action: Action) -> str | None:
+    """The id of the table that an action has the metadata of."""
+    metadata = action["metaData"]
+    return str(metadata["id"]) if isinstance(metadata, Mapping) and "id" in metadata else None
+
+
+def torn_commits(storage: Storage, table: str, table_id: str | None = None) -> list[TornCommit]:
+    """The commits after the newest checkpoint, at a local URI, that are not whole or not those of this place, by
+    version. `table_id`: as `sync_commits` has it. Raises StorageUnavailable.
     """
     directory = log_directory(table)
 
@@ -272,7 +345,7 @@ def torn_commits(storage: Storage, table: str) -> list[TornCommit]:
         torn = []
         for version in range(checkpoint + 1, max(versions, default=-1) + 1):
             try:
-                _look_at(storage.disk, table, directory, version)
+                _look_at(storage.disk, table, directory, version, table_id)
             except TornCommit as found:
                 torn.append(found)
         return torn
@@ -298,37 +371,40 @@ def newest_version(storage: Storage, table: str) -> int:
     )
 
 
-def between(storage: Storage, table: str, after: int) -> tuple[int, list[Action]] | None:
+def between(storage: Storage, table: str, after: int, table_id: str | None = None) -> tuple[int, list[Action]] | None:
     """The newest version, and what the commits after a version have done, in order. Synced, to be built upon.
 
-    None when one of them cannot be read any more. Raises StorageUnavailable, TornCommit.
+    None when one of them cannot be read any more. `table_id`: as `sync_commits` has it. Raises StorageUnavailable,
+    TornCommit.
     """
-    commits = commits_after(storage, table, after)
+    commits = commits_after(storage, table, after, table_id)
     return None if commits is None else (after + len(commits), [action for commit in commits for action in commit])
 
 
-def commits_after(storage: Storage, table: str, after: int) -> list[list[Action]] | None:
+def commits_after(storage: Storage, table: str, after: int, table_id: str | None = None) -> list[list[Action]] | None:
     """What each commit after a version has done, in order. Synced, to be built upon.
 
     None when one of them cannot be read any more, or is missing between others: read the table from its beginning,
-    which tells. Raises StorageUnavailable, TornCommit.
+    which tells. `table_id`: as `sync_commits` has it. Raises StorageUnavailable, TornCommit.
     """
     commits: list[list[Action]] = []
     while storage.exists(commit_uri(table, version := after + len(commits) + 1)):
         try:
-            commits.append(read_commit(storage, table, version))
+            commits.append(read_commit(storage, table, version, table_id))
         except MissingFile:
             return None
     if is_missing(storage, table, after + len(commits) + 1):
         return None
-    sync_replicated_commits(storage, table, after + len(commits))
+    sync_replicated_commits(storage, table, after + len(commits), table_id)
     return commits
 
 
-def read_commit(storage: Storage, table: str, version: int) -> list[Action]:
-    """What a commit has done. Raises MissingFile, StorageUnavailable, TornCommit."""
+def read_commit(storage: Storage, table: str, version: int, table_id: str | None = None) -> list[Action]:
+    """What a commit has done. `table_id`: as `sync_commits` has it. Raises MissingFile, StorageUnavailable,
+    TornCommit.
+    """
     data = storage.read_bytes(commit_uri(table, version))
-    _require_whole(table, version, data)
+    _require_whole(table, version, data, table_id)
     # Without what `_damage` takes for no part of the lines, as a newline at the end that has rotted.
     return [json.loads(line) for line in data.strip().splitlines() if line.strip()]
 
@@ -403,28 +479,30 @@ def lies_there(storage: Storage, table: str, version: int, known: tuple[int, ...
     raise StorageUnavailable(f"{table} comes and goes", hint="Try again")
 
 
-def sync_commits(storage: Storage, table: str, up_to: int) -> None:
+def sync_commits(storage: Storage, table: str, up_to: int, table_id: str | None = None) -> None:
     """Return when the disk has the commits that this process has not synced yet, up to a version that it has read.
 
     Of a table that is met for the first time that is the newest one: whoever put that has synced those before. All of
-    them are looked at, too. Raises StorageUnavailable, and TornCommit for one that is not whole.
+    them are looked at, too. Raises StorageUnavailable, and TornCommit for one that is not whole, or says that it is
+    another one: of another version, or where the id in the table's metadata is given, of another table.
     """
     directory = local_path(join(table, LOG))
     if directory is None:
         return
-    storage.within_deadline("sync the commits of", table, partial(_sync_commits, storage, table, directory, up_to))
+    sync = partial(_sync_commits, storage, table, directory, up_to, table_id)
+    storage.within_deadline("sync the commits of", table, sync)
 
 
-def _sync_commits(storage: Storage, table: str, directory: str, up_to: int) -> None:
+def _sync_commits(storage: Storage, table: str, directory: str, up_to: int, table_id: str | None) -> None:
     disk, known = storage.disk, storage.kept(SyncedCommits).newest.get(directory)
     if known is not None and known[0] <= up_to and _identity(disk, _commit_path(directory, known[0])) == known[1:]:
         if known[0] == up_to:
             return
         first = known[0] + 1
         for version in range(first, up_to + 1):
-            _look_at(disk, table, directory, version)
+            _look_at(disk, table, directory, version, table_id)
     else:
-        oldest = _require_all_whole(disk, table, directory)
+        oldest = _require_all_whole(disk, table, directory, table_id)
         # Those who rely on the replicas have not synced what was before.
         first = min(oldest, up_to) if storage.syncing.relies_on_replicas else up_to
     paths = (_commit_path(directory, version) for version in range(first, up_to + 1))
@@ -441,18 +519,19 @@ def look_at_all_again(storage: Storage, table: str) -> None:
         storage.kept(SyncedCommits).newest.pop(directory, None)
 
 
-def sync_replicated_commits(storage: Storage, table: str, up_to: int) -> None:
+def sync_replicated_commits(storage: Storage, table: str, up_to: int, table_id: str | None = None) -> None:
     """`sync_commits` for what other replicas have as well: commits are only looked at where `durability` relies on
     them.
     """
     if storage.syncing.relies_on_replicas:
-        require_whole(storage, table)
+        require_whole(storage, table, table_id)
     else:
-        sync_commits(storage, table, up_to)
+        sync_commits(storage, table, up_to, table_id)
 
 
-def require_whole(storage: Storage, table: str) -> int:
-    """That every commit after the newest checkpoint is there and whole; the first of them.
+def require_whole(storage: Storage, table: str, table_id: str | None = None) -> int:
+    """That every commit after the newest checkpoint is there, whole, and says nothing else than that it is this one;
+    the first of them. `table_id`: as `sync_commits` has it.
 
     Raises TornCommit, StorageUnavailable.
 
@@ -462,7 +541,7 @@ def require_whole(storage: Storage, table: str) -> int:
     if directory is None:
         return 0
     return storage.within_deadline(
-        "look at the log of", table, partial(_require_all_whole, storage.disk, table, directory)
+        "look at the log of", table, partial(_require_all_whole, storage.disk, table, directory, table_id)
     )
 
 
@@ -473,18 +552,18 @@ def _listed(disk: Disk, directory: str) -> tuple[list[int], int]:
     return versions, max((int(match[1]) for name in names if (match := CHECKPOINT.match(name))), default=-1)
 
 
-def _require_all_whole(disk: Disk, table: str, directory: str) -> int:
+def _require_all_whole(disk: Disk, table: str, directory: str, table_id: str | None) -> int:
     versions, checkpoint = _listed(disk, directory)
     newer = [version for version in versions if version > checkpoint]
-    for version in newer:
-        _look_at(disk, table, directory, version)
     for expected, version in enumerate(newer, start=checkpoint + 1):
+        # The first one that is not whole is named: what comes before it can be told.
         if version != expected:
             raise TornCommit(table, expected, "is missing, and later ones are there")
+        _look_at(disk, table, directory, version, table_id)
     return checkpoint + 1
 
 
-def _information(operation: str, lines: Sequence[bytes]) -> Action:
+def _information(operation: str, lines: Sequence[bytes]) -> dict[str, object]:
     return {
         "timestamp": time.time_ns() // 1_000_000,
         "operation": operation,
@@ -498,7 +577,7 @@ def _digest(lines: Sequence[bytes]) -> str:
     return hashlib.sha256(b"\n".join(lines)).hexdigest()[:32]
 
 
-def _look_at(disk: Disk, table: str, directory: str, version: int) -> None:
+def _look_at(disk: Disk, table: str, directory: str, version: int, table_id: str | None = None) -> None:
     try:
         data = disk.read(_commit_path(directory, version))
     except FileNotFoundError:
@@ -507,17 +586,17 @@ def _look_at(disk: Disk, table: str, directory: str, version: int) -> None:
         if any(match and int(match[1]) >= version for match in checkpoints):
             return
         raise TornCommit(table, version, "is missing") from None
-    _require_whole(table, version, data)
+    _require_whole(table, version, data, table_id)
 
 
-def _require_whole(table: str, version: int, data: bytes) -> None:
-    how = _damage(data)
+def _require_whole(table: str, version: int, data: bytes, table_id: str | None) -> None:
+    how = _damage(data, version, table_id)
     if how is not None:
         raise TornCommit(table, version, how)
 
 
-def _damage(data: bytes) -> str | None:
-    """What is wrong with a commit's bytes, None when nothing is seen."""
+def _damage(data: bytes, version: int, table_id: str | None) -> str | None:
+    """What is wrong with the bytes that lie where a commit belongs, None when nothing is seen."""
     if data == GIVEN_UP:
         return ACCEPTED
     text = data.strip()
@@ -539,6 +618,10 @@ def _damage(data: bytes) -> str | None:
         if DIGEST not in information and not information.keys() <= _BEFORE_DIGESTS:
             # A flipped bit in the name of the digest would hide another one in the lines.
             return "is damaged: the digest of its lines has lost its name"
+        if (said := information.get(VERSION, str(version))) != str(version):
+            return f"is another one, or damaged: it says that it is commit {said}"
+        if table_id is not None and (said := information.get(TABLE, table_id)) != table_id:
+            return f"is one of another table, or damaged: it says that its table has the id {said}, not {table_id}"
     elif not all(_is_action(line) for line in (first, *rest)):
         # Of others, or ours with damage in what says so: then it is an error to whoever opens the table.
         return "is damaged: not all of its lines can be read"

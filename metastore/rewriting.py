@@ -63,12 +63,14 @@ def append_files(
     return _commit(storage, table, version, _adds(adds, partition or {}, data_change=True), [], mark, partition or {})
 
 
-def prepare_append(storage: Storage, uri: str, adds: Sequence[NewFile], mark: Mark) -> str:
-    """Have the disk have what `append_prepared` needs to add these files to a table at a local URI without partitions;
-    what `forget_prepared` of delta_commits.py takes as well. Raises StorageUnavailable.
+def prepare_append(
+    storage: Storage, uri: str, version: int, adds: Sequence[NewFile], mark: Mark, table_id: str | None
+) -> str:
+    """Have the disk have what `append_prepared` needs to add these files to a table at a local URI without partitions,
+    most likely as this version; what `forget_prepared` of delta_commits.py takes as well. Raises StorageUnavailable.
     """
     files = [places.join(uri, file.path) for file in adds]
-    return prepare_commit(storage, uri, "WRITE", add_lines(adds, mark), files)
+    return prepare_commit(storage, uri, version, "WRITE", add_lines(adds, mark), files, table_id=table_id)
 
 
 def append_prepared(storage: Storage, table: DeltaTable, version: int, prepared: str) -> bool:
@@ -116,7 +118,8 @@ def _commit(
         lines = [*map(_add_line, adds), *map(_remove_line, removes)]
         lines += [{"txn": {"appId": mark.app_id, "version": mark.version}}] if mark else []
         files = [places.join(uri, action.path) for action in adds]
-        if not put_commit(storage, uri, version, "OPTIMIZE" if removes else "WRITE", lines, files):
+        operation, table_id = "OPTIMIZE" if removes else "WRITE", str(table.metadata().id)
+        if not put_commit(storage, uri, version, operation, lines, files, table_id=table_id):
             return False
         _checkpoint_if_due(storage, table, version)
         return True

@@ -155,10 +155,9 @@ def document() -> str:
     rows = "\n".join(f"| `{code}` | {code.meaning} |" for code in sorted(Code))
     return f"""# Rejections
 
-Written by `python -m epochlake.placement.rejections`; the source is `placement/rejections.py`.
-
 A change that the metadata does not allow is refused: nothing is logged, the exit code is 3, and the error has a code
 that programs may rely on (`Rejected.code` in Python, `error.code` with `--output json`). The message is for people.
+This page has all codes. (Written by `python -m epochlake.placement.rejections`.)
 
 | code | meaning |
 |---|---|

@@ -5,8 +5,6 @@ from __future__ import annotations
 SHORTEST_PERIOD = 0.05
 LONGEST_PERIOD = 60.0
 SHORTEST_JOIN = 1.0
-LONGEST_WAIT = 1e9
-"""More than anybody waits: what waits for ever is never told as timed out."""
 
 
 def beyond(seconds: float, least: float, most: float) -> str | None:

@@ -19,9 +19,11 @@ from epochlake.jobs.agent.http_client import HttpClient, split_address
 from epochlake.jobs.agent.http_server import HttpServer
 from epochlake.jobs.agent.join_messages import WantedVolume
 from epochlake.jobs.agent.joining import WantedNode
-from epochlake.jobs.agent.patience import LONGEST_PERIOD, LONGEST_WAIT, SHORTEST_JOIN, SHORTEST_PERIOD, beyond
+from epochlake.jobs.agent.patience import LONGEST_PERIOD, SHORTEST_JOIN, SHORTEST_PERIOD, beyond
 from epochlake.jobs.agent.routes import OPEN_TO_ALL, Routes
 from epochlake.jobs.agent.volumes import local_path
+from epochlake.metastore.texts import is_unicode
+from epochlake.metastore.waiting import MOST_SECONDS
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 
 logger = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--volume", action="append", default=[])
     made.add_argument("--join", metavar="DATACENTER/RACK")
     made.add_argument("--cluster")
-    made.add_argument("--join-timeout", type=_seconds(SHORTEST_JOIN, LONGEST_WAIT), default=600.0)
+    made.add_argument("--join-timeout", type=_seconds(SHORTEST_JOIN, MOST_SECONDS), default=600.0)
     made.add_argument("--admit", action="store_true")
     made.add_argument("--found", action="store_true")
     made.add_argument("--coordination-server", metavar="SERVER")
@@ -200,10 +202,8 @@ def _volume(text: str) -> WantedVolume:
 
 def require_unicode(option: str, text: str) -> None:
     """Raise InvalidRequest for what cannot be told to others: bytes that are no UTF-8 come as half characters."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(f"{option} {text!a} is no text in UTF-8", hint="Give names and paths in UTF-8") from error
+    if not is_unicode(text):
+        raise InvalidRequest(f"{option} {text!a} is no text in UTF-8", hint="Give names and paths in UTF-8")
 
 
 def _wanted(place: str, volumes: tuple[WantedVolume, ...], cluster: str | None) -> WantedNode:

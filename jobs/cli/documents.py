@@ -109,7 +109,8 @@ class FindingRow(msgspec.Struct, frozen=True):
 class Verified(msgspec.Struct, frozen=True):
     """What was verified. `quorums`: also whether, at every epoch, each read quorum met each write quorum.
 
-    With `--tablets` also replica tables: violations of INV-TABL-1 count as findings.
+    With `--tablets` also replica tables: violations of INV-TABL-1, rows on a replica that its volume does not own,
+    count as findings.
 
     Replicas that differ, or that were unreachable, are `notices`: repair is for them, nothing is wrong. So are rows
     that a request in flight has moved away from a replica, and takes away there before it ends.

@@ -151,7 +151,8 @@ OF_COORDINATION: dict[str, Any] = {
 
 _HEAD = """# The command line
 
-Written by `python -m epochlake.jobs.cli.reference`.
+Every command with its options, and the documents that `--output json` prints, with their keys. (Written by
+`python -m epochlake.jobs.cli.reference`.)
 
     epochlake [--conf FILE] [--root URI] [--output text|json] [--verbose] COMMAND …
     epochlake --version

@@ -21,6 +21,7 @@ from epochlake.jobs.exchange.json_rows import read_json
 from epochlake.jobs.gate.arrow_types import arrow_type, type_name
 from epochlake.metastore.metadata.model import Column
 from epochlake.metastore.storage import places
+from epochlake.metastore.texts import is_unicode
 from epochlake.placement.errors import InvalidRequest, words_of
 
 BLOCK_BYTES = 16 << 20
@@ -56,13 +57,11 @@ SUFFIXES = {
 
 def require_readable_name(name: str) -> None:
     """Raise InvalidRequest for the name of a file that is no text in UTF-8: Arrow opens none, and no log keeps one."""
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
+    if not is_unicode(name):
         raise InvalidRequest(
             f"{name!a} is no name in UTF-8, and cannot be read or written",
             hint="Rename the file, or the directory that has this name",
-        ) from error
+        )
 
 
 def path_of(name: str) -> Path:

@@ -28,13 +28,13 @@ from epochlake.jobs.replicas.ledger import Ledger
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.replica import ReplicaSnapshot, require_place
 from epochlake.jobs.replicas.staging import StagedFile, wrapped
+from epochlake.jobs.replicas.stamped import stamped, unstamped
 from epochlake.jobs.workers.threads import ThreadWorkers
-from epochlake.metastore.errors import LogUnreadable, Rejected, StorageUnavailable, UnknownFormat, WrongCluster
+from epochlake.metastore.errors import Rejected, StorageUnavailable, UnknownFormat, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.model import NodeState, Table, TableId, VolumeId
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
-from epochlake.placement.decoding import decodable
 from epochlake.placement.rejections import Code
 from epochlake.placement.tokens import Interval, range_label, tokens_of_label
 from numpy.typing import NDArray
@@ -49,6 +49,7 @@ class Generation(msgspec.Struct, frozen=True):
     """Files staged for a batch; `replaces` are the labels of windows whose earlier files are lost. Stored as JSON.
 
     `columns`: what the digests of the files are of. It is not said by earlier versions: the columns of their time.
+    Stamped (stamped.py), so that no flipped bit tells of other tokens or another file; by earlier versions it was not.
     """
 
     batch: str
@@ -180,7 +181,7 @@ def decide(
     generation = Generation(batch, table.full_name, tuple(staged), tuple(labels), digested)
     uri = _uri(root, batch, so_far.generations + 1)
     storage.create_directory(uri.rpartition("/")[0], parents=True)
-    storage.put_if_absent(uri, msgspec.json.encode(generation))
+    storage.put_if_absent(uri, stamped(generation))
     return decided(storage, root, batch)
 
 
@@ -312,10 +313,7 @@ def _keep(storage: Storage, metadata: ClusterMetadata, table: Table, staged: Sta
 
 
 def _decode(data: bytes, uri: str) -> Generation:
-    try:
-        generation = msgspec.json.decode(data, type=decodable(Generation))
-    except msgspec.MsgspecError as error:
-        raise LogUnreadable(f"what batch {uri} is made of cannot be read: {error}", hint="Restore the file") from error
+    generation = unstamped(data, Generation, f"what batch {uri} is made of")
     if generation.format != FORMAT:
         raise UnknownFormat(f"{uri} has format {generation.format}, and this version knows {FORMAT}", hint="Upgrade")
     return generation

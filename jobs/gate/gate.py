@@ -23,6 +23,7 @@ from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.reading import ReadPlan
 from epochlake.metastore.announcing import Presence
 from epochlake.metastore.metadata.model import Table, VolumeId
+from epochlake.metastore.texts import is_unicode
 from epochlake.placement.consistency import ConsistencyLevel
 from epochlake.placement.errors import EpochlakeError, InvalidRequest
 from epochlake.placement.tokens import Interval
@@ -227,10 +228,4 @@ def require_name(batch: str | None) -> None:
 
 def _is_text(batch: object) -> bool:
     """Whether it is a name that files can carry: half a surrogate pair is in a `str` and in no UTF-8."""
-    if not isinstance(batch, str) or not batch.strip():
-        return False
-    try:
-        batch.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return isinstance(batch, str) and bool(batch.strip()) and is_unicode(batch)

@@ -13,6 +13,7 @@ from decimal import Context, Decimal
 
 import numpy as np
 import pyarrow as pa
+from epochlake.metastore.texts import is_unicode
 from epochlake.placement.errors import words_of
 
 _EXACT = Context(prec=100)
@@ -112,11 +113,8 @@ def _float(value: object) -> object:
 def _text(value: object) -> object:
     if not isinstance(value, str):
         raise _unfit(value, "no text")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise _unfit(value, "no text that UTF-8 has: it has half of a pair of surrogates") from None
+    if not value.isascii() and not is_unicode(value):
+        raise _unfit(value, "no text that UTF-8 has: it has half of a pair of surrogates")
     return str(value)
 
 

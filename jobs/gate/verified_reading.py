@@ -5,6 +5,11 @@ they are read from does not matter, as a file has one identity everywhere. So a 
 rows lie whole elsewhere, on any replica of the range, as the same file, cut otherwise, or merged; and the level holds.
 
 Looked at is the end of each file (sealing.py), just before the plan is handed to Spark, which verifies pages.
+
+Each read looks anew, though each look costs time. What a process has seen whole could be known by its inode,
+its size and its time, and a file that was torn or replaced since would still be met. But a bit that rots on the disk
+changes none of these. In a footer only this look meets it: Spark believes footers, and would show other rows without
+an error.
 """
 
 from __future__ import annotations

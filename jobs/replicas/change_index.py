@@ -20,7 +20,8 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 from deltalake import DeltaTable
@@ -158,6 +159,7 @@ class ChangeIndex:
         self._lock = threading.Lock()
         self._tail: Tail | None = None
         self._begun: Begun | None = None
+        self._table_id: str | None = None
         self._made: set[str] = set()
         # Up to where it is known which entries are older than some before them, and these, each with where that begins.
         self._looked_at = 0
@@ -220,7 +222,7 @@ class ChangeIndex:
             # The root went back behind what this process has read: nothing that it remembers counts.
             logger.warning("the index of changes at %s went back behind position %d", self.uri, known.position)
             with self._lock:
-                self._tail = self._begun = known = None
+                self._tail = self._begun = self._table_id = known = None
                 self._entries.clear()
                 self._made.clear()
                 self._reach_back.clear()
@@ -263,7 +265,7 @@ class ChangeIndex:
                 return begun
             tail = self.tail()
             mark: Action = {"txn": {"appId": BEGUN, "version": newest}}
-            delta_commits.put_commit(self._storage, self.uri, tail.position + 1, "BEGIN", [mark])
+            self._put(tail.position + 1, "BEGIN", [mark])
         raise self._contended()
 
     def begun(self) -> Begun | None:
@@ -285,7 +287,7 @@ class ChangeIndex:
             if found is not None:
                 return found
             mark: Action = {"txn": {"appId": GENERATION, "version": number}}
-            delta_commits.put_commit(self._storage, self.uri, tail + 1, "GENERATION", [mark])
+            self._put(tail + 1, "GENERATION", [mark])
         raise self._contended()
 
     def generation_mark(self, number: int, after: int, up_to: int) -> int | None:
@@ -364,7 +366,7 @@ class ChangeIndex:
 
     def _made_ready(
         self,
-        store: Callable[[Storage, str, str, Sequence[Action]], str],
+        store: _Store,
         write_id: str,
         files: Sequence[DataFile],
         epoch: int,
@@ -377,7 +379,7 @@ class ChangeIndex:
             return None
         since = time.monotonic()
         actions, _ = self._said(tail, write_id, files, epoch, level, by)
-        prepared = store(self._storage, self.uri, "WRITE", actions)
+        prepared = store(self._storage, self.uri, tail.position + 1, "WRITE", actions, table_id=self._id_of_table())
         return ReadyEntry(self.uri, tail, write_id, epoch, level, by, tuple(files), tuple(actions), prepared, since)
 
     def append(
@@ -419,7 +421,7 @@ class ChangeIndex:
                     put = delta_commits.put_prepared(self._storage, self.uri, position, fitting.prepared)
                 else:
                     actions, newest = self._said(tail, write_id, new, epoch, level, by)
-                    put = delta_commits.put_commit(self._storage, self.uri, position, "WRITE", actions)
+                    put = self._put(position, "WRITE", actions)
                 if put:
                     self._remember(Tail(position, newest, self._identity(position)), actions)
                     self._checkpoint_if_due(position)
@@ -498,9 +500,14 @@ class ChangeIndex:
         for _ in attempts():
             position = self.tail().position + 1
             actions = [removed(file) for file in files]
-            if delta_commits.put_commit(self._storage, self.uri, position, "DELETE", actions):
+            if self._put(position, "DELETE", actions):
                 return
         raise self._contended()
+
+    def _put(self, position: int, operation: str, actions: Sequence[Action]) -> bool:
+        return delta_commits.put_commit(
+            self._storage, self.uri, position, operation, actions, table_id=self._id_of_table()
+        )
 
     def committed_at(self, position: int) -> int:
         """When the commit at a position was put, by the clock of the root; microseconds since 1970, 0: not known."""
@@ -577,14 +584,36 @@ class ChangeIndex:
             position -= 1
         return marked
 
+    def _id_of_table(self) -> str | None:
+        """The id of its Delta table, as the first commit has it."""
+        if self._table_id is None:
+            first = delta_commits.read_commit(self._storage, self.uri, 0)
+            self._table_id = next((delta_commits.id_in(action) for action in first if "metaData" in action), None)
+        return self._table_id
+
     def _actions(self, position: int) -> list[Action]:
         try:
-            return delta_commits.read_commit(self._storage, self.uri, position)
+            return delta_commits.read_commit(self._storage, self.uri, position, self._id_of_table())
         except failures.MissingFile as error:
             raise StorageUnavailable(
                 f"position {position} of the index of changes at {self.uri} is missing, and later ones are there",
                 hint="Restore it from a backup; or end the stream, and begin another one",
             ) from error
+
+
+class _Store(Protocol):
+    """`prepare_commit` of delta_commits.py, or `write_prepared`."""
+
+    def __call__(
+        self,
+        storage: Storage,
+        table: str,
+        version: int,
+        operation: str,
+        actions: Sequence[Action],
+        *,
+        table_id: str | None = None,
+    ) -> str: ...
 
 
 def forget_ready(storage: Storage, ready: ReadyEntry) -> None:

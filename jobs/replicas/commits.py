@@ -453,8 +453,9 @@ def _commit(snapshot: ReplicaSnapshot, change: FileActions) -> int:
     lines += [{"txn": {"appId": mark.app_id, "version": mark.version}} for mark in change.marks]
     touched = {file.path for file in (*change.adds, *change.removes)}
     applied = {mark.app_id for mark in change.marks}
-    while not delta_commits.put_replicated_commit(storage, uri, version + 1, "WRITE", lines):
-        found = delta_commits.between(storage, uri, version)
+    table_id = snapshot.metadata["id"]
+    while not delta_commits.put_replicated_commit(storage, uri, version + 1, "WRITE", lines, table_id=table_id):
+        found = delta_commits.between(storage, uri, version, table_id)
         if found is None or any(_matters(action, touched, applied) for action in found[1]):
             raise _Overtaken
         version = found[0]

@@ -68,6 +68,10 @@ def cut(source: ReplicaAddress, part: FilePart, target: ReplicaAddress) -> DataF
     path = f"{part.file.path.rpartition('/')[0]}/{file_id}.parquet"
     uri = places.join(target.uri, path)
     there = described(target.storage, uri, path, part.file.label, window)
+    # What an earlier try has brought may have rotted since, and the source may go once it has been brought. Of its own
+    # file a replica has cut the piece a moment ago.
+    if there is not None and source.uri != target.uri and not _is_intact(target.storage, there, uri):
+        there = None
     # It counts as new from now on, so that no clean-up takes it before it is committed.
     if there is not None and target.storage.touch(uri):
         return there
@@ -79,6 +83,14 @@ def cut(source: ReplicaAddress, part: FilePart, target: ReplicaAddress) -> DataF
             f"the piece {uri} cannot be read just after it was written", hint="Check the volume and retry"
         )
     return piece
+
+
+def _is_intact(storage: Storage, piece: DataFile, uri: str) -> bool:
+    try:
+        require_intact(storage, piece, uri)
+    except DamagedBytes:
+        return False
+    return True
 
 
 def _write_piece(storage: Storage, source_uri: str, file: DataFile, window: Interval, uri: str) -> None:

@@ -67,9 +67,15 @@ remembered, where tasks of Python would be a stage of each execution.
 WHOLE_ROWS = 1 << 18
 """Of files with so many rows at most Spark is told which rows a read leaves out, and scans no part by itself."""
 
-
 SENT_APART = 6
 """Fewer paths than this are as soon sent to the JVM one by one as together."""
+
+PARQUET = "parquet"
+V1_SOURCES = "spark.sql.sources.useV1SourceList"
+ALWAYS_V1 = "org.apache.spark.sql.execution.datasources.parquet"
+"""As Spark called its first reader of Parquet when it had no other. A service that has a list of the readers that it
+allows may not know it, so it is used only where it is needed.
+"""
 
 
 class HeldFiles(Protocol):
@@ -363,7 +369,8 @@ def scan_rows(spark: SparkSession, table: Table, scan: Scan, *, live: bool = Fal
     """The rows of the files of a scan, with the table's columns and the system columns; `live`: but for deletes."""
     columns = file_columns(table)
     reader = (
-        spark.read.schema(_schema_of(table, columns))
+        spark.read.format(_reader_of(spark))
+        .schema(_schema_of(table, columns))
         # No column is made of a directory's name, and neither a missing nor a torn file is passed over in silence,
         # whatever the session says.
         .option("recursiveFileLookup", True)
@@ -382,15 +389,24 @@ def scan_rows(spark: SparkSession, table: Table, scan: Scan, *, live: bool = Fal
     return rows.where(" AND ".join(conditions)) if conditions else rows
 
 
+def _reader_of(spark: SparkSession) -> str:
+    """The name of the reader of Parquet that tells of each row in which file it is and where, as merging needs.
+
+    Another one is called by the usual name in a session that leaves `parquet` out of its list of sources.
+    """
+    sources = spark.conf.get(V1_SOURCES, PARQUET) or ""
+    return PARQUET if PARQUET in (name.strip().lower() for name in sources.split(",")) else ALWAYS_V1
+
+
 def _of_files(spark: SparkSession, reader: DataFrameReader, paths: Sequence[str]) -> DataFrame:
-    """`reader.parquet(*paths)`, which hands each path to the JVM by a call of its own: 13 ms more for 200 of them."""
+    """`reader.load(paths)`, which hands each path to the JVM by a call of its own: 13 ms more for 200 of them."""
     from pyspark.sql import DataFrame
 
     jvm = getattr(spark, "_jvm", None)  # a session of Connect has none
     if jvm is None or len(paths) < SENT_APART or any("\n" in path for path in paths):
-        return reader.parquet(*paths)
+        return reader.load(list(paths))
     together = jvm.java.util.regex.Pattern.compile("\n").split("\n".join(paths))
-    return DataFrame(reader._jreader.parquet(together), spark)
+    return DataFrame(reader._jreader.load(together), spark)
 
 
 def _schema_of(table: Table, columns: FileColumns | None) -> StructType | str:

@@ -254,6 +254,8 @@ def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
                 "Restored from a backup it would lack what was acknowledged since, and be refused",
             ) from error
         with _naming_the_replica(address):
+            if isinstance(error, delta_commits.TornCommit):
+                raise
             delta_commits.require_whole(address.storage, address.uri)
         if _is_readable_now(address):
             return open_snapshot(address)

@@ -332,7 +332,7 @@ def _carried_on(storage: Storage, uri: str) -> _Kept | None:
     now = _now()
     if kept is None or not _lies_there(storage, uri, kept):
         return None
-    commits = delta_commits.commits_after(storage, uri, kept.state.version)
+    commits = delta_commits.commits_after(storage, uri, kept.state.version, kept.state.metadata["id"])
     # Only now: what was deleted while this took long is not taken for what never was.
     if commits is None or not kept.is_fresh:
         return None
@@ -359,7 +359,7 @@ def _read_and_identified(storage: Storage, uri: str) -> _Kept | ReplicaState:
     identity = delta_commits.identity(storage, uri, version)
     state = _read(storage, uri)
     delta_commits.look_at_all_again(storage, uri)
-    delta_commits.sync_replicated_commits(storage, uri, state.version)
+    delta_commits.sync_replicated_commits(storage, uri, state.version, state.metadata["id"])
     kept = None if identity is None or state.version != version else _Kept(state, identity, now)
     return kept if kept is not None and _lies_there(storage, uri, kept) else state
 

@@ -50,17 +50,19 @@ def plan_streaming(
     replicas, so that every acknowledged row is in the union. Nothing outside of the range is brought, and nothing that
     a merged file of these replicas stands for (`lineage`). Largest first, so that copiers end together.
     """
-    holders: dict[str, list[ReplicaAddress]] = {}
+    holders: dict[str, dict[ReplicaAddress, DataFile]] = {}
     union: dict[str, DataFile] = {}
     for source in sources:
         for file in source.within(low, high):
             union[file.file_id] = file
-            holders.setdefault(file.file_id, []).append(source.address)
+            holders.setdefault(file.file_id, {})[source.address] = file
     load = {source.address: 0 for source in sources}
     copies = []
     parts = missing(union.values(), target.within(low, high), low, high, lineage)
     for part in sorted(parts, key=lambda part: (-part.file.size, part.file.file_id, part.low)):
         chosen = min(holders[part.file.file_id], key=lambda address: (load[address], address.volume_id))
+        # The same piece may have been cut into other bytes elsewhere: the file is as that source has it.
+        part = msgspec.structs.replace(part, file=holders[part.file.file_id][chosen])
         copy = PartCopy(part, chosen, target.address)
         load[chosen] += copy.size
         copies.append(copy)

@@ -150,13 +150,21 @@ def _keyspace_beside(cluster: Cluster) -> None:
     administration.create_keyspace(cluster, f"{KEYSPACE}_beside", {"dc1": 3}, placement=placement)
 
 
+def _table_beside(cluster: Cluster, table: str, tablets: int) -> str:
+    """The full name of another table of the keyspace, which is made where there is none: on the ring, or of so many
+    tablets.
+    """
+    name = f"{KEYSPACE}.{table}"
+    metadata = cluster.catch_up()
+    if name not in {made.full_name for made in metadata.schema.tables.values()}:
+        on_ring = metadata.schema.keyspaces[KEYSPACE].placement is PlacementKind.RING
+        administration.create_table(cluster, name, COLUMNS, ["id"], tablets=None if on_ring else tablets)
+    return name
+
+
 def _come_and_go(cluster: Cluster, number: int) -> None:
     """Make another table, write to it, and drop it: nothing of it may stay."""
-    name = f"{KEYSPACE}.spare{number}"
-    metadata = cluster.catch_up()
-    if name not in {table.full_name for table in metadata.schema.tables.values()}:
-        on_ring = metadata.schema.keyspaces[KEYSPACE].placement is PlacementKind.RING
-        administration.create_table(cluster, name, COLUMNS, ["id"], tablets=None if on_ring else 1)
+    name = _table_beside(cluster, f"spare{number}", tablets=1)
     with Gate(cluster, name) as gate:
         gate.write(WorldRows({1: "spare"}), gate.planning.table(name), "QUORUM", None)
     administration.drop_table(cluster, name)
@@ -179,11 +187,7 @@ def _compact_shared(cluster: Cluster, operation: Operation) -> None:
 
 def _shelve_shared(cluster: Cluster, number: int) -> None:
     """Write to another table of several ranges, have its small files put together, drop it, and bring it back."""
-    name = f"{KEYSPACE}.shared{number}"
-    metadata = cluster.catch_up()
-    if name not in {table.full_name for table in metadata.schema.tables.values()}:
-        on_ring = metadata.schema.keyspaces[KEYSPACE].placement is PlacementKind.RING
-        administration.create_table(cluster, name, COLUMNS, ["id"], tablets=None if on_ring else 8)
+    name = _table_beside(cluster, f"shared{number}", tablets=8)
     notes = {key: f"kept {key}" for key in range(KEYS)}
     with Gate(cluster, name) as gate:
         for rows in ({key: padding(note) for key, note in notes.items()}, notes, notes):
@@ -210,11 +214,7 @@ def _drop_and_restore(cluster: Cluster, number: int) -> None:
     """Write to another table, drop it, and bring it back some time later: what was acknowledged is shown, and for as
     long as it is kept nobody is told that it cannot be restored because its files are gone.
     """
-    name = f"{KEYSPACE}.shelved{number}"
-    metadata = cluster.catch_up()
-    if name not in {table.full_name for table in metadata.schema.tables.values()}:
-        on_ring = metadata.schema.keyspaces[KEYSPACE].placement is PlacementKind.RING
-        administration.create_table(cluster, name, COLUMNS, ["id"], tablets=None if on_ring else 1)
+    name = _table_beside(cluster, f"shelved{number}", tablets=1)
     notes = {key: f"kept {key}" for key in range(KEYS)}
     written, read = ("ALL", "ONE") if number % 2 else ("QUORUM", "QUORUM")
     with Gate(cluster, name) as gate:

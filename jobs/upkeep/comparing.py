@@ -121,7 +121,8 @@ def plan_copies(
                 holders[part.file.file_id, part.low] |= {
                     other
                     for other in present
-                    if part.file.file_id in snapshots[other].all_files and (other, part.file.path) not in damaged
+                    if (there := snapshots[other].all_files.get(part.file.file_id)) is not None
+                    and (other, there.path) not in damaged
                 }
     load = dict.fromkeys(snapshots, 0)
     copies: dict[VolumeId, list[PartCopy]] = {}
@@ -133,6 +134,8 @@ def plan_copies(
             if not able:
                 continue
             chosen = min(able, key=lambda holder: (load[holder], holder))
+            # The same piece may have been cut into other bytes elsewhere: the file is as that source has it.
+            part = msgspec.structs.replace(part, file=snapshots[chosen].all_files[part.file.file_id])
             copy = PartCopy(part, snapshots[chosen].address, target)
             load[chosen] += copy.size
             copies.setdefault(volume, []).append(copy)

@@ -241,17 +241,21 @@ def repair(
         notes = cluster.damage.of(view.table.table_id)
         noted = {note.key for note in notes}
         checkers = workers if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
-        damaged, checked, unlisted, unread = _heal(view, check_bytes, dry_run, checkers, noted)
+        looked = _heal(view, check_bytes, dry_run, checkers, noted)
+        damaged = looked.damaged
         copier = Copier(workers if spark is None else SparkWorkers(spark, COPYING_PARTITIONS))
         if not dry_run and any(not file.healed for file in damaged):
             damaged = _healed_by_rows(cluster, view, damaged, copier)
             if accept_loss:
-                damaged = _given_up(cluster, view, damaged, unlisted, unread)
+                damaged = _given_up(cluster, view, damaged, looked.unlisted, looked.unread)
             view = look_again(cluster, view)
         run = _Run(cluster, copier, dry_run, {(file.volume_id, file.path) for file in damaged if not file.is_settled})
         report = run.repair(view)
         report = msgspec.structs.replace(
-            report, damaged=tuple(damaged), checked_files=checked, unreachable={**unlisted, **report.unreachable}
+            report,
+            damaged=tuple(damaged),
+            checked_files=looked.checked,
+            unreachable={**looked.unlisted, **report.unreachable},
         )
         if not dry_run:
             _remember(cluster, view, notes, damaged)
@@ -574,15 +578,27 @@ def _remember(cluster: Store, view: ReplicaView, notes: Sequence[DamageNote], da
     cluster.damage.add(table_id, [(live[key], damage) for key, damage in bad.items() if key in live])
 
 
+class _Looked(NamedTuple):
+    """What was found where damage was looked for, and what has become of it.
+
+    `checked`: how many files were read for it. `unlisted`: the replicas that could not be listed, with what their
+    storage said. `unread`: the copies that could not be read, so may be whole.
+    """
+
+    damaged: list[DamagedFile]
+    checked: int
+    unlisted: dict[str, str]
+    unread: set[tuple[VolumeId, str]]
+
+
 def _heal(
     view: ReplicaView,
     check_bytes: bool,
     dry_run: bool,
     checkers: Workers | None,
     noted: Collection[tuple[VolumeId, str]],
-) -> tuple[list[DamagedFile], int, dict[str, str], set[tuple[VolumeId, str]]]:
-    """Find damaged files and heal them by the same file; how many files were read for it; the replicas that could not
-    be listed, with what their storage said; and the copies that could not be read, so may be whole.
+) -> _Looked:
+    """Find damaged files, and heal them by the same file.
 
     Also those of ranges in transition: nothing is streamed from a damaged file, so an operation may be waiting for it.
     Copies that were `noted` are read in any case.
@@ -626,7 +642,7 @@ def _heal(
         ]
         obstacle = heal(one, holders)
         damaged.append(DamagedFile(place, one.address.volume_id, one.file.path, damage, obstacle is None, obstacle))
-    return damaged, checked, unlisted, unread
+    return _Looked(damaged, checked, unlisted, unread)
 
 
 def _listed(

@@ -9,7 +9,7 @@ from epochlake.placement.showing import Shown
 
 
 class UpgradeStatus(Shown, msgspec.Struct, frozen=True):
-    """`upgrade_state` by the names of seed 000; `missing`: what was described and is not built yet."""
+    """`upgrade_state` by ScyllaDB's names; `missing`: what was described and is not built yet."""
 
     upgrade_state: str
     described_epoch: int | None

@@ -15,10 +15,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
+from epochlake.metastore.texts import is_unicode
+from epochlake.metastore.waiting import MOST_SECONDS
 from epochlake.placement.errors import InvalidRequest
-
-LONGEST_SECONDS = 1e9
-"""More than anybody waits, and as much as clocks and locks can do with."""
 
 
 def require_request_id(request_id: str | None) -> None:
@@ -34,9 +33,9 @@ def require_seconds(timeout: float | None) -> None:
     """Raise InvalidRequest for a time to wait that is no number of seconds from 0 on."""
     if timeout is None:
         return
-    if not _is_number(timeout, numbers.Real) or not 0 <= timeout <= LONGEST_SECONDS:
+    if not _is_number(timeout, numbers.Real) or not 0 <= timeout <= MOST_SECONDS:
         raise InvalidRequest(
-            f"a commit cannot wait for {timeout!r} seconds", hint=f"Give a number from 0 to {LONGEST_SECONDS:,.0f}"
+            f"a commit cannot wait for {timeout!r} seconds", hint=f"Give a number from 0 to {MOST_SECONDS:,.0f}"
         )
 
 
@@ -76,22 +75,13 @@ def fits(value: object, hint: Any) -> bool:
     if hint in _NUMBERS:
         return _is_number(value, _NUMBERS[hint])
     if hint is str and isinstance(value, str):
-        return _is_unicode(value)
+        return is_unicode(value)
     if issubclass(hint, Enum):
         return isinstance(value, hint) or any(value == member.value for member in hint)
     if not isinstance(value, hint):
         return False
     if isinstance(value, msgspec.Struct) or hasattr(hint, "_fields"):
         return all(fits(getattr(value, name), one) for name, one in _hints(hint).items())
-    return True
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether a text can be stored: half a character cannot, nor bytes of a file's name that are none."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
     return True
 
 

@@ -16,8 +16,9 @@ from deltalake import DeltaTable
 from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import HashMismatch
 from epochlake.metastore.log.entry import Entry, entry_hash
-from epochlake.metastore.log.files import LogFile, discard, new_file, read_columns, read_entries, write_anew
+from epochlake.metastore.log.files import LogFile, discard, new_file, read_columns_of, read_entries, write_anew
 from epochlake.metastore.rewriting import NewFile, OldFile, replace_files
+from epochlake.metastore.storage.failures import StorageDamaged
 from epochlake.metastore.storage.storage import Storage
 
 COMPACTED_FILE_BYTES = 8 << 20
@@ -122,8 +123,8 @@ def _require_sound(entries: Sequence[Entry]) -> None:
 
 def _epochs(storage: Storage, uri: str, file: LogFile) -> list[int]:
     try:
-        epochs: list[int] = read_columns(storage, uri, [file.path], ["epoch"])["epoch"].to_pylist()
-    except (OSError, pa.ArrowException, KeyError):
+        epochs: list[int] = read_columns_of(storage, uri, [file], ["epoch"])["epoch"].to_pylist()
+    except (OSError, pa.ArrowException, KeyError, StorageDamaged):
         # Names the file and its epochs.
         read_entries(storage, uri, [file])
         raise

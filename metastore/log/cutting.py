@@ -20,7 +20,7 @@ from epochlake.metastore.log.delta import APP_ID, DeltaLog
 from epochlake.metastore.log.entry import Entry, Position, position_of
 from epochlake.metastore.log.epoch_log import AppendConflict, AppendUncertain
 from epochlake.metastore.log.files import LogFile, new_file, read_entries, write_entries
-from epochlake.metastore.log.holes import Unfillable, adds_in, read_before
+from epochlake.metastore.log.holes import Unfillable, adds_in, read_before, torn_commits
 from epochlake.metastore.log.replacing import alone, put_bytes, put_whole
 from epochlake.metastore.log.rescued import RescuedLog
 from epochlake.metastore.rewriting import Mark, add_lines
@@ -75,7 +75,7 @@ class CutLog(RescuedLog):
             raise self._not_written(first, error, stored) from error
 
     def _is_torn(self) -> bool:
-        return any(torn.version == self._hole.version for torn in delta_commits.torn_commits(self._storage, self.uri))
+        return any(torn.version == self._hole.version for torn in torn_commits(self._storage, self.uri))
 
 
 def behind(storage: Storage, uri: str, version: int) -> Behind:

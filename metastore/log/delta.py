@@ -56,7 +56,7 @@ from epochlake.metastore.log.files import (
     discard,
     files_of,
     new_file,
-    read_columns,
+    read_columns_of,
     read_entries,
     write_entries,
 )
@@ -116,6 +116,11 @@ def _is_there(storage: Storage, uri: str) -> bool:
         return DeltaTable.is_deltatable(uri, storage_options=storage.delta_options(uri))
     except (OSError, DeltaError):
         return False
+
+
+def _id_of(table: DeltaTable) -> str:
+    """The id in a table's metadata, which its commits say."""
+    return str(table.metadata().id)
 
 
 def torn_log(storage: Storage, uri: str, torn: delta_commits.TornCommit) -> LogTorn:
@@ -273,9 +278,13 @@ class DeltaLog:
         self.forget()
         if places.local_path(self.uri) is None:
             return
+        table, read_at = self._table, self._read_at
+        following = 0 if read_at is None else read_at + 1
+        table_id = None if table is None else _id_of(table)
         stored = self._store(entries)
         try:
-            commit = prepare_append(self._storage, self.uri, [stored], Mark(APP_ID, entries[-1].epoch))
+            mark = Mark(APP_ID, entries[-1].epoch)
+            commit = prepare_append(self._storage, self.uri, following, [stored], mark, table_id)
         except BaseException:
             self._discard(stored)
             raise
@@ -314,7 +323,9 @@ class DeltaLog:
     def _fence_by_put(self) -> None:
         try:
             for _ in range(FENCE_TRIES):
-                if delta_commits.put_commit(self._storage, self.uri, self._open().version() + 1, "FENCE", []):
+                table = self._open()
+                following, table_id = table.version() + 1, _id_of(table)
+                if delta_commits.put_commit(self._storage, self.uri, following, "FENCE", [], table_id=table_id):
                     return
         except StorageUnavailable as error:
             raise AppendUncertain(f"the log at {self.uri} cannot be fenced: {error}") from error
@@ -324,10 +335,8 @@ class DeltaLog:
         # Not through the handle: that stays where it was read, so that an append conflicts with what came after.
         table = self._open()
         try:
-            rows = read_columns(
-                self._storage, self.uri, [file.path for file in files_of(table)], ["epoch", "request_id"]
-            )
-        except (OSError, DeltaError, pa.ArrowException, KeyError) as error:
+            rows = read_columns_of(self._storage, self.uri, files_of(table), ["epoch", "request_id"])
+        except (OSError, DeltaError, pa.ArrowException, KeyError, failures.StorageDamaged) as error:
             raise LogUnreadable(
                 f"the request ids of the log at {self.uri} cannot be read: {words_of(error)}"
             ) from error
@@ -471,7 +480,7 @@ class DeltaLog:
     def _require_on_disk(self, table: DeltaTable) -> None:
         """Sync what another process has appended, before anything is built upon it or done because of it."""
         try:
-            delta_commits.sync_commits(self._storage, self.uri, table.version())
+            delta_commits.sync_commits(self._storage, self.uri, table.version(), _id_of(table))
         except delta_commits.TornCommit as torn:
             raise torn_log(self._storage, self.uri, torn) from torn
 

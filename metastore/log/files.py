@@ -21,6 +21,7 @@ from epochlake.metastore.arrays import array_of
 from epochlake.metastore.errors import HashMismatch, LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.rewriting import NewFile
+from epochlake.metastore.storage.failures import StorageDamaged
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import words_of
 
@@ -88,7 +89,7 @@ def read_entries(
     parts = []
     for file in sorted(files, key=lambda file: file.first or 0):
         try:
-            parts.append(_read_rows(storage, uri, file.path, after, up_to))
+            parts.append(_read_rows(storage, uri, file, after, up_to))
         except (OSError, pa.ArrowException, KeyError, StorageUnavailable) as error:
             raise _unreadable(uri, file, error) from error
     rows = pa.concat_tables(parts).sort_by("epoch")
@@ -119,28 +120,58 @@ def distinct(entries: Iterable[Entry]) -> list[Entry]:
 
 def read_columns(storage: Storage, uri: str, paths: Sequence[str], columns: list[str]) -> pa.Table:
     """Some columns of data files, their pages' checksums verified. Raises what storage and PyArrow raise."""
+    return read_columns_of(storage, uri, [LogFile(path, 0, None, None, None) for path in paths], columns)
+
+
+def read_columns_of(storage: Storage, uri: str, files: Sequence[LogFile], columns: list[str]) -> pa.Table:
+    """`read_columns` of files that hold what is said of them. Raises StorageDamaged where another one lies there."""
     filesystem, root = storage.filesystem(uri)
     parts = []
-    for path in paths:  # one by one, as pyarrow's datasets would import pandas
-        with pq.ParquetFile(f"{root}/{path}", filesystem=filesystem, page_checksum_verification=True) as file:
+    for named in files:  # one by one, as pyarrow's datasets would import pandas
+        with pq.ParquetFile(f"{root}/{named.path}", filesystem=filesystem, page_checksum_verification=True) as file:
+            _require_named(uri, file.metadata, named)
             parts.append(file.read(columns=columns, use_threads=False))
     schema = pa.schema([SCHEMA.field(name) for name in columns])
     return pa.concat_tables([part.select(columns).cast(schema) for part in parts]) if parts else schema.empty_table()
 
 
-def _read_rows(storage: Storage, uri: str, path: str, after: int, up_to: int | None) -> pa.Table:
+def _read_rows(storage: Storage, uri: str, named: LogFile, after: int, up_to: int | None) -> pa.Table:
     """The row groups of a data file that may hold an epoch greater than `after`, and not greater than `up_to`."""
     filesystem, root = storage.filesystem(uri)
-    with pq.ParquetFile(f"{root}/{path}", filesystem=filesystem, page_checksum_verification=True) as file:
-        epoch = file.schema_arrow.names.index("epoch")
-        wanted = []
-        for group in range(file.metadata.num_row_groups):
-            found = file.metadata.row_group(group).column(epoch).statistics
-            span = (found.min, found.max) if found is not None and found.has_min_max else (None, None)
-            if LogFile(path, 0, None, *span).may_hold(after, up_to):
-                wanted.append(group)
+    with pq.ParquetFile(f"{root}/{named.path}", filesystem=filesystem, page_checksum_verification=True) as file:
+        spans = _require_named(uri, file.metadata, named)
+        wanted = [
+            group for group, span in enumerate(spans) if LogFile(named.path, 0, None, *span).may_hold(after, up_to)
+        ]
         # A row group is small: handing its columns to Arrow's threads takes longer than decoding them.
         return file.read_row_groups(wanted, columns=SCHEMA.names, use_threads=False).select(SCHEMA.names).cast(SCHEMA)
+
+
+def _require_named(uri: str, footer: pq.FileMetaData, named: LogFile) -> list[tuple[int, int] | tuple[None, None]]:
+    """The first and last epochs of each row group, where the file holds what the log's statistics say of it.
+
+    Another whole file of the log in its place would be read as if the entries of this one had never been: by those
+    who have not seen them, and by whoever appends next. Raises StorageDamaged.
+    """
+    names = footer.schema.names
+    if "epoch" not in names:
+        raise KeyError("epoch")
+    epoch = names.index("epoch")
+    spans: list[tuple[int, int] | tuple[None, None]] = []
+    for group in range(footer.num_row_groups):
+        found = footer.row_group(group).column(epoch).statistics
+        spans.append((found.min, found.max) if found is not None and found.has_min_max else (None, None))
+    known = [span for span in spans if span[0] is not None]
+    there: tuple[int | None, ...] = (footer.num_rows, None, None)
+    if known and len(known) == len(spans):
+        there = (footer.num_rows, min(first for first, _ in known), max(last for _, last in known))
+    said = (named.rows, named.first, named.last)
+    if any(one is not None and other is not None and one != other for one, other in zip(said, there, strict=True)):
+        raise StorageDamaged(
+            f"another file lies at {uri}/{named.path}: it holds {there[0]} entries, epochs {there[1]} to {there[2]}, "
+            f"and {said[0]} of epochs {said[1]} to {said[2]} were put there"
+        )
+    return spans
 
 
 def write_entries(storage: Storage, uri: str, entries: Sequence[Entry]) -> LogFile:

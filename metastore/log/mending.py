@@ -17,7 +17,7 @@ from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.log.checkpoints import spare_files
 from epochlake.metastore.log.entry import Entry
 from epochlake.metastore.log.files import LogFile, new_file
-from epochlake.metastore.log.holes import Stored, Unfillable, before, continues, end_of, fill, loose
+from epochlake.metastore.log.holes import Stored, Unfillable, before, continues, end_of, fill, loose, torn_commits
 from epochlake.metastore.log.replacing import alone, put_whole
 from epochlake.metastore.rewriting import Mark, add_lines
 from epochlake.metastore.storage import places
@@ -89,7 +89,7 @@ def _checkpoints(storage: Storage, uri: str) -> list[Mending]:
 
 
 def _torn(storage: Storage, uri: str) -> list[delta_commits.TornCommit]:
-    return delta_commits.torn_commits(storage, uri) if _has_commits(storage, uri) else []
+    return torn_commits(storage, uri) if _has_commits(storage, uri) else []
 
 
 def _has_commits(storage: Storage, uri: str) -> bool:

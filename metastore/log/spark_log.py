@@ -49,7 +49,8 @@ _SQL_TYPES = {
     pa.int32(): "INT",
     pa.string(): "STRING",
     pa.binary(): "BINARY",
-    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+    # A session may say that TIMESTAMP has no zone.
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP_LTZ",
 }
 
 _COLUMNS = [(field.name, _SQL_TYPES[field.type], field.nullable) for field in SCHEMA]

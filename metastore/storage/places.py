@@ -8,6 +8,7 @@ import uuid
 from urllib.parse import unquote, urlsplit
 
 from epochlake.metastore.storage.failures import StorageMisconfigured
+from epochlake.metastore.texts import is_unicode
 
 TEMPORARY = ".tmp-"
 """Part of the name of a file that is being written and will be renamed; left behind only by a killed process."""
@@ -59,13 +60,11 @@ def require_fit_for_tables(uri: str) -> None:
     """Raise StorageMisconfigured for a local path that names another directory when it is read as a URI, and for what
     is no text in UTF-8: bytes of a name that are none come as half characters, which no log can keep.
     """
-    try:
-        uri.encode()
-    except UnicodeEncodeError as error:
+    if not is_unicode(uri):
         raise StorageMisconfigured(
             f"no table can be at {uri!a}, which is no text in UTF-8",
             hint="Choose a directory whose name, and whose parents' names, are UTF-8",
-        ) from error
+        )
     path = local_path(uri)
     if path is not None and "://" in uri and (host := urlsplit(uri).netloc):
         raise StorageMisconfigured(

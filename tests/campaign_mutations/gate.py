@@ -152,8 +152,8 @@ WRITES = (
         "a batch is decided again by whoever comes last",
         "006: a named batch is decided once",
         BATCHES,
-        "    storage.put_if_absent(uri, msgspec.json.encode(generation))\n",
-        "    storage.replace_bytes(uri, msgspec.json.encode(generation))\n",
+        "    storage.put_if_absent(uri, stamped(generation))\n",
+        "    storage.replace_bytes(uri, stamped(generation))\n",
         ROWS,
     ),
     Mutation(

@@ -15,6 +15,7 @@ from epochlake.placement.errors import InvalidRequest
 from pyspark.sql import SparkSession
 
 from tests.support.clusters import grow, spark_stages_all, without_zookeeper
+from tests.support.session_settings import settings
 
 TABLE = "air.visits"
 BEFORE = (
@@ -89,9 +90,8 @@ def test_spark_reads_and_writes_structs_of_every_version_as_the_table_is_now(
             assert without.equals(read.toArrow().cast(without.schema).sort_by("id"))
 
         for batches in READERS:
-            spark.conf.set("spark.sql.parquet.enableNestedColumnVectorizedReader", batches)
-            look()
-        spark.conf.unset("spark.sql.parquet.enableNestedColumnVectorizedReader")
+            with settings(spark, {"spark.sql.parquet.enableNestedColumnVectorizedReader": batches}):
+                look()
         assert compact(cluster, TABLE, spark, policy=EVERYTHING).compacted
         look()
         # This pipeline knew the fields of before, some of which were dropped.

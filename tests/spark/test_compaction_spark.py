@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.replicas.files import MERGED
 from epochlake.jobs.replicas.reading import Scan, read_plan, read_ranked, scan_rows
 from epochlake.jobs.replicas.replica import open_snapshot
@@ -16,14 +15,13 @@ from epochlake.jobs.upkeep import compaction
 from epochlake.jobs.upkeep.compacting import EVERYTHING
 from epochlake.jobs.upkeep.compaction import compact
 from epochlake.jobs.upkeep.repair import repair
-from epochlake.metastore import announcing
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings, PipelineSettings
 from epochlake.placement.hashing import token_of
 from epochlake.placement.tokens import MIN_TOKEN, TOKEN
 
 from tests.support import slices
 from tests.support.clusters import FOUR, SmallCluster, placed, spark_stages_all, without_zookeeper
-from tests.support.compactions import Released, reaching
+from tests.support.compactions import reaching, without_leases
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,9 +43,7 @@ ODD = [
 @pytest.fixture
 def no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
-    monkeypatch.setattr(compaction, "live_leases", lambda coordination: [])
-    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    without_leases(monkeypatch)
 
 
 def rows(spark: SparkSession, notes: dict[int, str]) -> DataFrame:

@@ -29,6 +29,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from tests.support.lakes import COLUMNS, FLIGHTS, Lake, some, write
 from tests.support.replicas import flip_in_a_page
+from tests.support.session_settings import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -626,6 +627,8 @@ def test_changes_are_read_with_the_rows_before_them_as_a_batch_and_as_a_stream(l
         assert told == [(1, "C", "A"), (3, "D", None), (1, "E", "C"), (2, None, "B")]
         assert found[0]["_before"]["seen"][0]["by"] == "Ada"
     assert lake.load("air.moved", columns="gate", **asked).schema["_before"].dataType.fieldNames() == ["gate"]
+    with settings(lake.spark, {"spark.sql.timestampType": "TIMESTAMP_NTZ"}):
+        assert lake.load("air.moved", **asked).schema == between.schema, "moments have their zone in any session"
 
 
 def test_a_pipeline_and_the_format_read_rows_as_they_were(lake: Lake) -> None:

@@ -16,7 +16,9 @@ from epochlake.placement.errors import InvalidRequest
 from pyspark.sql import SparkSession
 
 from tests.support.clusters import grow, spark_stages_all, without_zookeeper
+from tests.support.session_settings import settings
 
+ZONE = "spark.sql.session.timeZone"
 BASE = "id bigint, at timestamp, local timestamp_ntz, d date, s string, n int, b bigint, m decimal(10,2), yes boolean"
 GENERATED = {
     "y int": "year(at)",
@@ -81,20 +83,15 @@ def test_random_rows_have_what_arrow_computes_and_what_the_sql_of_spark_says(
     cluster: Cluster, spark: SparkSession, seed: int
 ) -> None:
     made = some_rows(random.Random(seed))
-    zone = spark.conf.get("spark.sql.session.timeZone")
     cluster.write("air.arrow", made)
     order = ["id", "at", "local", "d", "s", "n", "b", "m", "yes"]
     frame = spark.createDataFrame([tuple(row[name] for name in order) for row in made], BASE)
-    try:
-        # The zone of a session is nothing to them.
-        spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
-        with cluster.pipeline("test", spark) as pipeline:
-            pipeline.write(frame, "air.spark")
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    # The zone of a session is nothing to them.
+    with settings(spark, {ZONE: "Asia/Kolkata"}), cluster.pipeline("test", spark) as pipeline:
+        pipeline.write(frame, "air.spark")
+    with settings(spark, {ZONE: "UTC"}):
         said = [f"cast({text} as {name.split()[1]}) as {name.split()[0]}" for name, text in GENERATED.items()]
         expected = sorted(frame.selectExpr("id", *said).toArrow().to_pylist(), key=lambda row: row["id"])
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", zone)
     found = rows(cluster, "air.spark")
     assert found == rows(cluster, "air.arrow"), f"seed {seed}"
     computed = [{name: row[name] for name in expected[0]} for row in found]

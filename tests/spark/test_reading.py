@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import ref as weak_ref
 
 import msgspec
 import numpy as np
@@ -29,6 +31,7 @@ from epochlake.metastore.metadata.model import Column, Table
 from epochlake.placement.tokens import tablet_label, tokens_of_label
 
 from tests.support.replicas import TABLE, make_replica, tablets_on
+from tests.support.session_settings import settings
 from tests.support.storages import STORAGE
 
 if TYPE_CHECKING:
@@ -193,16 +196,13 @@ def test_a_missing_file_fails_the_read(spark: SparkSession, replicas: list[Repli
     write(rows(spark, (1, "a")), replicas, at=1)
     tablets = pinned(replicas[:1])
     [file] = tablets[0][2][0].all_files.values()
-    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
-    try:
+    with settings(spark, {"spark.sql.files.ignoreMissingFiles": "true"}):
         planned = read_files(spark, TABLE, tablets)
         (Path(replicas[0].uri) / file.path).unlink()
         with pytest.raises(Exception, match=file.file_id):
             planned.collect()
         with pytest.raises(Exception, match=file.file_id):
             read_files(spark, TABLE, tablets).collect()
-    finally:
-        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
 def test_a_read_goes_on_showing_what_it_pinned_while_the_tablet_is_dropped(
@@ -416,16 +416,12 @@ def test_a_damaged_file_among_merged_ones_fails_the_read_by_its_name(
         write(spark.range(500).selectExpr("id", "hex(xxhash64(id)) as note"), replicas, at=at)
     asked = pinned(replicas[:1])
     file = max(asked[0][2][0].all_files.values(), key=lambda file: file.min_written_at)
-    for setting in ("ignoreMissingFiles", "ignoreCorruptFiles"):
-        spark.conf.set(f"spark.sql.files.{setting}", "true")
-    try:
+    quiet = dict.fromkeys(("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles"), "true")
+    with settings(spark, quiet):
         planned = read_files(spark, TABLE, asked)
         DAMAGES[how](Path(replicas[0].uri) / file.path)
         with pytest.raises(Exception, match=file.file_id):
             planned.collect()
-    finally:
-        for setting in ("ignoreMissingFiles", "ignoreCorruptFiles"):
-            spark.conf.unset(f"spark.sql.files.{setting}")
 
 
 def test_files_that_overlap_and_supersede_nothing_are_read(
@@ -646,3 +642,23 @@ def test_a_session_makes_a_condition_once_and_another_one_after_a_write(
     assert values(after) == {n: "newer" if n % 2 else "new" for n in range(100)}
     assert values(first) == values(read_plan(spark, TABLE, before)) == expected, "one that is not kept is made again"
     assert len(made) == 3
+
+
+@pytest.mark.parametrize("written", [0, 1 << 14], ids=["a frame of words", "words in a text"])
+def test_a_session_is_not_kept_alive_by_the_conditions_that_are_kept_for_it(
+    spark: SparkSession, replicas: list[ReplicaAddress], monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """A process that goes on may begin a session for each of its users."""
+    monkeypatch.setattr(leaving_out, "MOST_WRITTEN_WORDS", written)
+    conditions = replicas[0].storage.kept(leaving_out.Conditions)
+    words, sizes = {"a.parquet": np.array([1, 2], dtype=np.int64)}, {"a.parquet": 100}
+    session = spark.newSession()
+    made = conditions.looked_up(session, words, sizes)
+    assert conditions.looked_up(session, words, sizes) is made
+    weakly = weak_ref(session)
+    del session, made
+    # PySpark holds the session that was made last, and the one that made a frame last.
+    spark.newSession().createDataFrame([], "id bigint")
+    gc.collect()
+    assert weakly() is None
+    assert conditions.looked_up(spark, words, sizes) is conditions.looked_up(spark, words, sizes)

@@ -23,6 +23,7 @@ from tests.support.log_contract import (
     test_of_many_who_append_the_same_epoch_exactly_one_succeeds,
 )
 from tests.support.logs import chain
+from tests.support.session_settings import settings
 from tests.support.storages import STORAGE
 
 slow = pytest.mark.skipif(not slices.THOROUGH, reason="an append takes a second or two")
@@ -52,6 +53,19 @@ def open_log(spark: SparkSession, table: str) -> Opener:
 
 def next_of(known: list[Entry], tag: str = "request") -> list[Entry]:
     return chain(1, position_of(known[-1]), tag=tag)
+
+
+def test_a_log_has_the_same_columns_in_a_session_whose_timestamps_have_no_zone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    name = f"delta.`{tmp_path}/zoneless`"
+    with settings(spark, {"spark.sql.timestampType": "TIMESTAMP_NTZ"}):
+        create_spark_log(spark, name)
+        log = SparkLog(spark, name)
+        log.read(0)
+        log.append(entries := chain(1))
+        assert dict(spark.table(name).dtypes)["committed_at"] == "timestamp"
+    assert SparkLog(spark, name).read(0) == entries
 
 
 @slow

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate import expiry
 from epochlake.jobs.upkeep import compaction
 from epochlake.jobs.upkeep.compacting import EVERYTHING
-from epochlake.metastore import announcing
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-from tests.support.compactions import Released
+from tests.support.compactions import without_leases
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,9 +28,7 @@ DAY = 86_400
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
-    monkeypatch.setattr(compaction, "live_leases", lambda cluster: [])
-    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    without_leases(monkeypatch)
     made = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"}, columns=COLUMNS, primary_key=["id"])
     for note, keys in (("first", range(60)), ("second", range(0, 60, 2)), ("third", range(0, 60, 3))):
         rows = [{"id": key, "seen": seen(key, note), "note": note} for key in keys]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+import pytest
+from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.replicas.commits import commit_files
 from epochlake.jobs.replicas.outcomes import CommitOutcome, Unreachable
 from epochlake.jobs.replicas.replica import ReplicaAddress
+from epochlake.jobs.upkeep import compaction
+from epochlake.metastore import announcing
 from epochlake.metastore.metadata.model import VolumeId
 
 
@@ -20,6 +24,13 @@ class Released:
     def update(
         self, epoch: int, tables: tuple[str, ...], timeout: float | None = None, reads_from: int | None = None
     ) -> None: ...
+
+
+def without_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on nobody announces what is read, and compaction asks no ZooKeeper who does."""
+    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
+    monkeypatch.setattr(compaction, "live_leases", lambda cluster: [])
+    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
 
 
 def reaching(volumes: Collection[VolumeId]) -> Callable[..., CommitOutcome]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
-from epochlake.jobs.agent.patience import LONGEST_PERIOD, LONGEST_WAIT, SHORTEST_JOIN, SHORTEST_PERIOD, beyond
+from epochlake.jobs.agent.patience import LONGEST_PERIOD, SHORTEST_JOIN, SHORTEST_PERIOD, beyond
 from epochlake.jobs.cli.arguments import of, parse_names
 from epochlake.jobs.cli.asking_agents import asking, require_h11
 from epochlake.jobs.cli.text.agents import agent_shown, init_answer, join_state, nodes_seen
-
-if TYPE_CHECKING:
-    pass
+from epochlake.metastore.waiting import MOST_SECONDS
 
 app = typer.Typer(help="Agents on storage nodes: they see each other and their volumes.", no_args_is_help=True)
 
@@ -29,8 +26,8 @@ Authority = Annotated[
 ]
 
 
-def _from(least: float, most: float) -> Callable[[float], float]:
-    """Looks at seconds that are given: infinity and what is no number are in no range.
+def _seconds(option: str, least: float, most: float, help: str) -> Any:
+    """An option of seconds in a range: infinity and what is no number are in none.
 
     Both bounds beside the name of an option would leave no room for the names of others in a narrow terminal.
     """
@@ -41,7 +38,7 @@ def _from(least: float, most: float) -> Callable[[float], float]:
             raise typer.BadParameter(f"{why}.")
         return seconds
 
-    return look
+    return typer.Option(option, metavar="SECONDS", callback=look, help=help)
 
 
 @app.command("run")
@@ -78,13 +75,7 @@ def run(
         str | None, typer.Option("--cluster", metavar="NAME", help="Join a cluster of this name only.")
     ] = None,
     join_timeout: Annotated[
-        float,
-        typer.Option(
-            "--join-timeout",
-            metavar="SECONDS",
-            callback=_from(SHORTEST_JOIN, LONGEST_WAIT),
-            help="Then it asks no more.",
-        ),
+        float, _seconds("--join-timeout", SHORTEST_JOIN, MOST_SECONDS, "Then it asks no more.")
     ] = 600.0,
     admit: Annotated[
         bool, typer.Option("--admit", help="Let nodes join whose agents ask this one. Use it with a token.")
@@ -103,15 +94,7 @@ def run(
             help="Run this ZooKeeper server in the home, as ZooKeeper writes it: '4=zk4:2888:3888;2181'. Needs Java.",
         ),
     ] = None,
-    period: Annotated[
-        float,
-        typer.Option(
-            "--period",
-            metavar="SECONDS",
-            callback=_from(SHORTEST_PERIOD, LONGEST_PERIOD),
-            help="One probe is sent in each.",
-        ),
-    ] = 1.0,
+    period: Annotated[float, _seconds("--period", SHORTEST_PERIOD, LONGEST_PERIOD, "One probe is sent in each.")] = 1.0,
     token_file: TokenFile = None,
     tls_certificate: Certificate = None,
     tls_key: Key = None,
@@ -188,9 +171,7 @@ def init(
         ),
     ],
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The name of the cluster.")] = None,
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", callback=_from(0, LONGEST_WAIT), help="How long to wait.")
-    ] = 120.0,
+    timeout: Annotated[float, _seconds("--timeout", 0, MOST_SECONDS, "How long to wait.")] = 120.0,
     token_file: TokenFile = None,
     tls_certificate: Certificate = None,
     tls_key: Key = None,

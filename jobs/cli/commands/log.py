@@ -123,7 +123,9 @@ def verify_(
     tablets: Annotated[
         bool,
         typer.Option(
-            "--tablets", help="Look at every replica table as well, of tablets and of ranges on the ring (INV-TABL-1)."
+            "--tablets",
+            help="Look at every replica table as well: whether it holds rows of its own tablets and ranges only "
+            "(INV-TABL-1).",
         ),
     ] = False,
     quorums: Annotated[

@@ -290,8 +290,8 @@ def alter(
         bool, typer.Option("--no-ttl", help="No further row expires; those that have expired stay so.")
     ] = False,
 ) -> None:
-    """Change the columns of a table; when its rows expire; or how its tablets are sized, where they may go, and how it
-    is compacted.
+    """Change a table: its columns and checks, when its rows expire, how its tablets are sized and where they may go,
+    and how it is compacted.
 
     A field of a struct is named with dots: address.street; in an array visits.element.page, in a map prices.value.net.
 

@@ -92,7 +92,7 @@ def compact(
         typer.Option(
             "--tombstone-grace",
             metavar="DURATION",
-            help="Forget deletes that are older (10d); else as the table says, 10d.",
+            help="Forget deletes older than this (3d); else as the table says, or 10d.",
         ),
     ] = None,
     target_size: Annotated[

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import spark_session
-from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction
 from epochlake.jobs.workers.threads import ThreadWorkers
-from epochlake.metastore import announcing
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
 from tests.support.command_line import CommandLine
-from tests.support.compactions import Released
+from tests.support.compactions import without_leases
 from tests.support.versions import merge_here, read_versions, write_versions
 
 TABLE = "air.flights"
@@ -23,9 +21,7 @@ TABLE = "air.flights"
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(compaction, "live_leases", lambda coordination: [])
-    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
-    monkeypatch.setattr(Cluster, "coordination", lambda cluster: None)
+    without_leases(monkeypatch)
     # What Spark would do is done here: starting it takes longer than all of these tests.
     monkeypatch.setattr(spark_session, "session", lambda name: name)
     monkeypatch.setattr(compaction, "merge_with_spark", lambda spark: merge_here)

@@ -6,15 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction
 from epochlake.jobs.upkeep.compaction import Budget
-from epochlake.metastore import announcing
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-from tests.support.compactions import Released
+from tests.support.compactions import without_leases
 from tests.support.versions import compact_here, read_versions, stage_versions, write_versions
 
 ROWS = range(40)
@@ -23,9 +21,7 @@ ROWS = range(40)
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
-    monkeypatch.setattr(compaction, "live_leases", lambda cluster: [])
-    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    without_leases(monkeypatch)
     return placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"})
 
 

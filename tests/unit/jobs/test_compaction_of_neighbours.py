@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from epochlake.jobs import administration
-from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.merging import MergedFile, MergePlan
 from epochlake.jobs.replicas.replica import open_snapshot
@@ -15,11 +14,10 @@ from epochlake.jobs.upkeep import compaction
 from epochlake.jobs.upkeep.compacting import CompactionPolicy
 from epochlake.jobs.upkeep.compaction import OVERTAKEN
 from epochlake.jobs.upkeep.repair import repair
-from epochlake.metastore import announcing
 from epochlake.metastore.configuration import Configuration, PipelineSettings
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-from tests.support.compactions import Released, reaching
+from tests.support.compactions import reaching, without_leases
 from tests.support.versions import compact_here, merge_here, read_versions, token_of, write_versions
 
 TABLE = "air.flights"
@@ -28,9 +26,7 @@ TABLE = "air.flights"
 @pytest.fixture(autouse=True)
 def _nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
-    monkeypatch.setattr(compaction, "live_leases", lambda cluster: [])
-    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    without_leases(monkeypatch)
 
 
 @pytest.fixture

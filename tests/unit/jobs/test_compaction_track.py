@@ -25,7 +25,6 @@ from epochlake.jobs.upkeep.compaction_track import (
     WaveReport,
     Work,
 )
-from epochlake.metastore import announcing
 from epochlake.metastore.configuration import CoordinatorSettings
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.events import DecideResize
@@ -34,7 +33,7 @@ from epochlake.placement.tablets.resizing import Resize
 from epochlake.placement.tablets.transitions import Stage
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-from tests.support.compactions import Released, reaching
+from tests.support.compactions import reaching, without_leases
 from tests.support.versions import read_versions, write_versions
 
 TABLE = "air.flights"
@@ -300,9 +299,7 @@ def test_what_cannot_be_looked_at_is_looked_at_again(played: Played) -> None:
 def test_it_compacts_a_real_table_without_repairing_and_comes_to_an_end(
     table: SmallCluster, monkeypatch: pytest.MonkeyPatch, reached: str
 ) -> None:
-    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
-    monkeypatch.setattr(compaction, "live_leases", lambda cluster: [])
-    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    without_leases(monkeypatch)
     monkeypatch.setattr(compaction, "repair", lambda *_, **__: pytest.fail("it repairs"))
     monkeypatch.setattr(compaction, "commit_files", reaching(table.volumes(reached)))
     for number in range(9):
@@ -316,9 +313,7 @@ def test_it_compacts_a_real_table_without_repairing_and_comes_to_an_end(
 
 
 def test_a_wave_that_is_halted_has_kept_what_it_did(table: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cluster, "coordination", lambda *_: None)
-    monkeypatch.setattr(compaction, "live_leases", lambda cluster: [])
-    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    without_leases(monkeypatch)
     monkeypatch.setattr(compaction, "HALTED_WAVE_BYTES", 1)
     for number in range(9):
         write_versions(table, {row: f"{number} {row}" for row in range(40)})

@@ -29,7 +29,7 @@ from epochlake.metastore.storage.places import TEMPORARY
 from epochlake.placement.tokens import TABLET, range_label, tokens_of_label
 
 from tests.support.failures import mounted
-from tests.support.replicas import make_replica
+from tests.support.replicas import flip_in_a_page, make_replica
 
 LABEL = range_label(-1000, 1000)
 
@@ -168,6 +168,18 @@ def test_a_piece_that_is_there_is_not_cut_again_and_a_torn_one_is(
         path.write_bytes(torn)
         assert cut(address, FilePart(file, 0, 19), address) == piece
         assert path.read_bytes() == whole
+
+
+def test_a_piece_that_an_earlier_try_has_brought_and_that_has_rotted_is_brought_anew(tmp_path: Path) -> None:
+    source, target = make_replica(tmp_path, 1), make_replica(tmp_path, 2)
+    part = FilePart(stored(source, *range(40)), 0, 19)
+    piece = cut(source, part, target)
+    path = Path(target.uri) / piece.path
+    whole = path.read_bytes()
+    flip_in_a_page(path)
+    assert path.read_bytes() != whole
+    assert cut(source, part, target) == piece
+    assert path.read_bytes() == whole
 
 
 def test_a_cut_that_breaks_off_leaves_no_piece(address: ReplicaAddress, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,16 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate.errors import ReadDisturbed, RowsUnreadable
 from epochlake.jobs.replicas.commits import pre_split
 from epochlake.jobs.replicas.replica import open_snapshot
 from epochlake.jobs.upkeep import compaction
-from epochlake.metastore import announcing
 from epochlake.placement.consistency import ConsistencyLevel
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-from tests.support.compactions import Released, reaching
+from tests.support.compactions import reaching, without_leases
 from tests.support.slices import sliced
 from tests.support.versions import compact_here, read_versions, write_versions
 
@@ -28,9 +26,7 @@ EXPECTED = [(row, f"note {row}") for row in range(30)]
 @pytest.fixture(params=[False, True], ids=["versions", "append-only"])
 def table(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallCluster:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(Cluster, "coordination", lambda cluster: None)
-    monkeypatch.setattr(compaction, "live_leases", lambda coordination: [])
-    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    without_leases(monkeypatch)
     table = placed(tmp_path, FOUR, "ABC", append_only=request.param)
     for part in range(3):
         write_versions(table, {row: note for row, note in EXPECTED if row % 3 == part}, level="ALL")

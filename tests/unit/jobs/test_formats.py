@@ -2,7 +2,8 @@
 
 See `tests/data/formats/README.md`. Each replica table was made by the code of its generation: three files committed,
 one taken out again, sessions opened and closed, from generation 2 on a file cut in two, from 3 on a fence of a second
-incarnation. In 5 the file that is cut has three row groups, and each of them a digest.
+incarnation. In 5 the file that is cut has three row groups, and each of them a digest. From 6 on commits say which
+they are.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from epochlake.jobs.replicas.volumes import MARKER_FILE, prepare_volume, read_ma
 from epochlake.metastore import delta_commits
 from epochlake.metastore.announcing import stored_leases
 from epochlake.metastore.coordination.leases import Lease
+from epochlake.metastore.errors import LogUnreadable
 from epochlake.metastore.metadata.cluster import ClusterMetadata
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import Identity, Transition
@@ -55,7 +57,7 @@ from tests.support.replicas import CLUSTER_ID, TABLE, make_replica, marker, stor
 from tests.support.storages import STORAGE
 
 FILES = [f"00000000-0000-4000-8000-{number:012}" for number in range(7)]
-REPLICAS = pytest.mark.parametrize("generation", [1, 2, 3, 4, 5])
+REPLICAS = pytest.mark.parametrize("generation", [1, 2, 3, 4, 5, 6])
 MERGES = (
     Merge(
         "t-1",
@@ -166,13 +168,14 @@ def test_a_replica_table_in_the_place_of_a_lost_one_names_its_rebuild(tmp_path: 
 
 
 def test_commits_are_written_today_as_in_the_newest_replica_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = FORMATS / "replicas" / "5" / "v1" / "air" / "t-1" / "_delta_log"
+    log = FORMATS / "replicas" / "6" / "v1" / "air" / "t-1" / "_delta_log"
     for file in sorted(log.glob("*.json"))[1:]:  # delta-rs writes the first one
         lines = file.read_bytes().splitlines()
         information = json.loads(lines[0])["commitInfo"]
         monkeypatch.setattr(delta_commits.time, "time_ns", lambda at=information["timestamp"]: at * 1_000_000)
         actions = [json.loads(line) for line in lines[1:]]
-        assert delta_commits.encoded(information["operation"], actions) == file.read_bytes()
+        named = information["operation"], actions, int(file.stem), information[delta_commits.TABLE]
+        assert delta_commits.encoded(*named) == file.read_bytes()
 
 
 def test_files_are_added_and_removed_by_the_lines_that_they_were() -> None:
@@ -242,7 +245,7 @@ def generation_of_a_batch(generation: int) -> Generation:
     return Generation("b-1", "air.flights", (staged,), (replaces,), columns)
 
 
-@pytest.mark.parametrize("generation", [1, 2, 3, 4])
+@pytest.mark.parametrize("generation", [1, 2, 3, 4, 5])
 def test_what_a_batch_is_made_of(tmp_path: Path, generation: int) -> None:
     expected = generation_of_a_batch(generation)
     place = tmp_path / names()["decision of batch b-1"]
@@ -253,7 +256,22 @@ def test_what_a_batch_is_made_of(tmp_path: Path, generation: int) -> None:
     )
     assert msgspec.json.decode(place.read_bytes(), type=Generation) == expected
     if generation >= 3:
-        assert msgspec.json.encode(expected) == place.read_bytes()
+        written = msgspec.json.encode(expected) if generation < 5 else stamped(expected)
+        assert written == place.read_bytes()
+
+
+def test_a_flipped_bit_in_what_a_batch_is_made_of_is_noticed(tmp_path: Path) -> None:
+    place = tmp_path / names()["decision of batch b-1"]
+    place.parent.mkdir()
+    whole, expected = stored("batch.5.json"), generation_of_a_batch(5).files
+    noticed = 0
+    for at in range(len(whole)):
+        place.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            assert decided(STORAGE, str(tmp_path), "b-1").files == expected, f"byte {at}"
+        except LogUnreadable:
+            noticed += 1
+    assert noticed > len(whole) - len(',"digest":"') - 1
 
 
 @pytest.mark.parametrize("generation", [1, 2])

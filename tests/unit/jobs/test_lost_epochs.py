@@ -18,10 +18,9 @@ from epochlake.jobs.replicas.fences import raise_fence
 from epochlake.jobs.replicas.opening import address_of
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, FencedOff
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.upkeep import compaction, lost_epochs
+from epochlake.jobs.upkeep import lost_epochs
 from epochlake.jobs.upkeep.repair import repair
 from epochlake.jobs.views import status
-from epochlake.metastore import announcing
 from epochlake.metastore.configuration import Configuration, CoordinatorSettings
 from epochlake.metastore.coordination.head import Head
 from epochlake.metastore.errors import HashMismatch, LogWentBack
@@ -33,7 +32,7 @@ from epochlake.placement.tablets.transitions import Stage
 
 from tests.support.clusters import COLUMNS, FOUR, assert_at_rest, placed, without_zookeeper
 from tests.support.command_line import CommandLine
-from tests.support.compactions import Released
+from tests.support.compactions import without_leases
 from tests.support.slices import sliced
 from tests.support.storages import STORAGE, forget
 from tests.support.versions import compact_here, read_versions, write_versions
@@ -432,9 +431,7 @@ def test_coordinator_writers_and_readers_that_meet_a_fence_beyond_the_log_stop(
 
 def test_repair_and_compaction_work_in_a_new_incarnation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_zookeeper(monkeypatch)
-    monkeypatch.setattr(Cluster, "coordination", lambda cluster: None)
-    monkeypatch.setattr(compaction, "live_leases", lambda coordination: [])
-    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    without_leases(monkeypatch)
     cluster = placed(tmp_path, FOUR, {0: "ABC", 1: "BCA"})
     cluster.cluster.commit(AcceptLoss(2))
     for part in range(3):

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from epochlake.jobs.cluster import Cluster
 from epochlake.jobs.gate.errors import RowsUnreadable
-from epochlake.jobs.replicas import damage
+from epochlake.jobs.replicas import damage, row_groups
 from epochlake.jobs.replicas.commits import pre_split
 from epochlake.jobs.replicas.damage import ExpectedFile
 from epochlake.jobs.replicas.files import DataFile
@@ -19,14 +18,13 @@ from epochlake.jobs.upkeep import compaction
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION, Range
 from epochlake.jobs.upkeep.healing import Surroundings, heal_by_rows
 from epochlake.jobs.upkeep.repair import look, repair
-from epochlake.metastore import announcing
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage.storage import FileEntry, Storage
 from epochlake.placement.tablets.transitions import Stage
 from epochlake.placement.tokens import MAX_TOKEN, MIN_TOKEN
 
 from tests.support.clusters import FOUR, SmallCluster, placed, without_zookeeper
-from tests.support.compactions import Released, reaching
+from tests.support.compactions import reaching, without_leases
 from tests.support.versions import compact_here, read_versions, write_versions
 
 TABLE = "air.flights"
@@ -88,6 +86,22 @@ def test_a_replica_that_has_a_file_in_pieces_lacks_only_what_is_in_no_piece(tabl
     assert table.files_on("A") != table.files_on("B")
     report = repair(table.cluster, TABLE)
     assert (report.differing, report.complete) == (0, True)
+
+
+def test_pieces_that_have_other_bytes_on_each_replica_are_brought_as_their_source_has_them(
+    table: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with table.without("C"):
+        write_versions(table, dict.fromkeys(range(50), "x"))
+    middles = [-(2**62), 2**62]
+    assert pre_split(table.address("A"), middles, table.metadata.epoch) == 0
+    monkeypatch.setattr(row_groups, "ROW_GROUP_ROWS", 2)
+    assert pre_split(table.address("B"), middles, table.metadata.epoch) == 0
+    sizes = [sorted(file.size for file in table.files_within(node)) for node in "AB"]
+    assert sizes[0] != sizes[1]
+    assert repair(table.cluster, TABLE).complete
+    report = repair(table.cluster, TABLE, check_bytes=True)
+    assert (report.differing, report.damaged, report.complete) == (0, (), True)
 
 
 def test_ranges_in_transition_are_left_alone_and_named(table: SmallCluster) -> None:
@@ -249,9 +263,7 @@ def test_merged_files_are_healed_by_what_they_replace_and_the_other_way_round(
     table: SmallCluster, monkeypatch: pytest.MonkeyPatch, merged_on: str, bad: str
 ) -> None:
     expected = write_some(table)
-    monkeypatch.setattr(Cluster, "coordination", lambda cluster: None)
-    monkeypatch.setattr(compaction, "live_leases", lambda coordination: [])
-    monkeypatch.setattr(announcing, "announce", lambda coordination, lease: Released())
+    without_leases(monkeypatch)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compaction, "commit_files", reaching(table.volumes(merged_on)))
         compact_here(table)

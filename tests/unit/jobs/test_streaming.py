@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from epochlake.jobs.replicas import sealing
+from epochlake.jobs.replicas import row_groups, sealing
 from epochlake.jobs.replicas.commits import commit_files, drop_ranges, pre_split
 from epochlake.jobs.replicas.copying import PartCopy, file_copy, link_data_file
 from epochlake.jobs.replicas.fences import raise_fence
@@ -19,7 +19,7 @@ from epochlake.jobs.replicas.files import DataFile, cut_id, new_file_id
 from epochlake.jobs.replicas.intervals import FilePart, select
 from epochlake.jobs.replicas.outcomes import Acknowledged, AlreadyApplied, SessionClosed
 from epochlake.jobs.replicas.replica import ReplicaAddress, open_snapshot
-from epochlake.jobs.replicas.sealing import require_sealed
+from epochlake.jobs.replicas.sealing import require_intact, require_sealed
 from epochlake.jobs.replicas.streaming import Copied, Copier, plan_streaming
 from epochlake.jobs.workers import pace
 from epochlake.metastore.errors import StorageUnavailable
@@ -60,6 +60,29 @@ def test_only_what_the_target_lacks_is_copied_each_file_from_one_source(tmp_path
     assert everywhere not in [copy.file for copy in copies]
     assert {copy.file.file_id: copy.source for copy in copies}[only_b.file_id] == b
     assert {copy.target for copy in copies} == {target}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_piece_that_has_other_bytes_elsewhere_is_copied_as_its_source_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turned: bool
+) -> None:
+    """Else whole pieces would be taken for damaged ones, each time anew, and the operation would never end."""
+    a, b, target = (make_replica(tmp_path, volume) for volume in (1, 2, 3))
+    file = spread(store(a, ids=range(20)), a, b)
+    middle = file.min_token + 9
+    assert pre_split(a, [middle], 1) == 0
+    monkeypatch.setattr(row_groups, "ROW_GROUP_ROWS", 2)
+    assert pre_split(b, [middle], 1) == 0
+    sources = [open_snapshot(a), open_snapshot(b)]
+    assert sources[0].all_files.keys() == sources[1].all_files.keys()
+    assert {*sources[0].all_files.values()}.isdisjoint(sources[1].all_files.values())
+    copies = plan_streaming(sources[::-1] if turned else sources, open_snapshot(target), *RANGE)
+    assert {copy.source for copy in copies} == {a, b}
+    copied = Copier().copy(copies)
+    assert (len(copied.arrived), copied.failed) == (2, {})
+    load(target, *copied.arrived)
+    for arrived in open_snapshot(target).all_files.values():
+        require_intact(STORAGE, arrived, f"{target.uri}/{arrived.path}")
 
 
 def test_a_streamed_tablet_has_the_same_files_and_bytes(tmp_path: Path) -> None:
