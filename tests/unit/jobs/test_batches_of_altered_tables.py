@@ -108,12 +108,15 @@ def rows_after(what: str) -> list[dict[str, Any]]:
 
 
 def as_earlier_versions(cluster: Cluster) -> None:
-    """Let all decisions be those of earlier versions, which do not say what their digests are of."""
+    """Let all decisions be those of earlier versions, which say neither what their digests are of nor have one
+    themselves.
+    """
     decisions = list(Path(cluster.root.batches).glob("*/*.json"))
     assert decisions
     for decision in decisions:
         told = msgspec.json.decode(decision.read_bytes())
         assert told.pop("columns")
+        assert told.pop("digest")
         decision.write_bytes(msgspec.json.encode(told))
 
 
