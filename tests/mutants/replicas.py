@@ -149,13 +149,6 @@ MUTANTS = (
         ("tests/unit/jobs/test_misplaced_commits.py",),
     ),
     Mutant(
-        "a commit of another replica is read",
-        "metastore/delta_commits.py",
-        "        if table_id is not None and (said := information.get(TABLE, table_id)) != table_id:\n",
-        "        if False:\n",
-        ("tests/unit/jobs/test_misplaced_commits.py",),
-    ),
-    Mutant(
         "a data file of the log is read in the place of another one",
         "metastore/log/files.py",
         "one is not None and other is not None and one != other for one, other in zip(said",
