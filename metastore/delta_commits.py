@@ -484,7 +484,7 @@ def sync_commits(storage: Storage, table: str, up_to: int, table_id: str | None 
 
     Of a table that is met for the first time that is the newest one: whoever put that has synced those before. All of
     them are looked at, too. Raises StorageUnavailable, and TornCommit for one that is not whole, or says that it is
-    another one: of another version, or where the id in the table's metadata is given, of another table.
+    one of another version. By the id of its table none is judged: two that create a table at once leave two.
     """
     directory = local_path(join(table, LOG))
     if directory is None:

@@ -68,7 +68,7 @@ class Filled(NamedTuple):
 
 
 def torn_commits(storage: Storage, uri: str) -> list[delta_commits.TornCommit]:
-    """The commits of the log, after the newest checkpoint, that are not whole or not of this log. Raises
+    """The commits of the log, after the newest checkpoint, that are not whole, or of another version. Raises
     StorageUnavailable.
     """
     table_id: str | None = None
