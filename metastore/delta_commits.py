@@ -9,8 +9,8 @@ Whoever looks at a table syncs the newest commit before anything is built on it 
 have put it and not have come to its sync. So no commit ever survives one before it.
 
 Commits that others have made, or that were made before this rule, may be torn: `require_whole` names them
-(docs/decisions/020-durability.md). A commit says which one it is, and of which table: a whole one that has come into
-the place of another is named as well (docs/decisions/166-commits-say-which-they-are.md).
+(docs/decisions/020-durability.md). A commit says which one it is, and of which table: a whole one of another version in
+its place is named as well (docs/decisions/166-commits-say-which-they-are.md).
 """
 
 from __future__ import annotations
