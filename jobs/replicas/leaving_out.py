@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
+from epochlake.jobs.jvm_calls import is_unset
 from epochlake.jobs.replicas.superseding import WORD_BITS, WORDS
 from epochlake.placement.column_hashing import hashes_of
 from numpy.typing import NDArray
@@ -35,11 +36,8 @@ LOOKED_UP_ROWS = 1 << 24
 SEARCHED = 16
 """Among so few sizes of files one is searched for, which takes as long as hashing a name where there are more."""
 
-MOST_WRITTEN_WORDS = 1 << 14
-"""Up to so many words, of 2^20 rows, are written into the text of a condition, some 20 letters each at most."""
-
 MOST_CONDITIONS = 8
-"""So many conditions a session keeps, each with a bit for every row of its files: at most 2 MiB, also as a text."""
+"""So many conditions a session keeps, each with a bit for every row of its files: at most 2 MiB."""
 
 OTHER_FILE = "A data file is none of those that were planned, or has another size now"
 """What the error of a scan begins with that meets such a file. A new read names it, as it looks at all of them."""
@@ -78,8 +76,7 @@ def have_hashes_of_their_own(names: Collection[str]) -> bool:
 class Conditions:
     """What `looked_up` has made last, for each session; kept by a storage. Safe from several threads.
 
-    Making one takes all words as a text, or some 75 calls to the JVM. Who reads a table again, with nothing written
-    meanwhile, needs the same.
+    Making one takes some 30 calls to the JVM. Who reads a table again, with nothing written meanwhile, needs the same.
     """
 
     def __init__(self) -> None:
@@ -119,8 +116,9 @@ class Conditions:
 def looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]], sizes: Mapping[str, int]) -> Column | None:
     """`Conditions.looked_up`, made anew.
 
-    The words are a scalar subquery of rows that Spark has at once: that costs no stage, and plans stay short to read.
-    However many files there are, the expression is small: every rule of the optimiser pays for each node of it.
+    However many files there are, the expression is small: every rule of the optimiser pays for each node of it. Plans
+    stay short to read, as the words are a constant that is not shown, or else a scalar subquery of rows that Spark has
+    at once, which costs no stage.
     """
     from pyspark.sql import functions as F
 
@@ -136,18 +134,18 @@ def looked_up(spark: SparkSession, words: Mapping[str, NDArray[np.int64]], sizes
     said = f"'{OTHER_FILE}'" if is_searched else f"concat('{OTHER_FILE}: ', _metadata.file_name)"
     begin = f"coalesce({begin}, cast(raise_error({said}) as int))"
     place, bit = f"cast(shiftright(_metadata.row_index, 6) as int) + {begin}", "cast(_metadata.row_index & 63 as int)"
-    if len(every) <= MOST_WRITTEN_WORDS:
-        # A call for the whole condition, where a frame of words takes sixty.
-        # Null, and not 1, where no word is told of a file.
-        return F.expr(f"NOT (getbit(get({written(every.tolist())}, {place}), {bit}) <=> 1)")
+    # Null, and not 1, where no word is told of a file.
+    by_constant = is_unset(spark, every, place, bit)
+    if by_constant is not None:
+        return by_constant
     one_row = pa.table({WORDS: pa.ListArray.from_arrays([0, len(every)], pa.array(every))})
     return ~F.getbit(F.get(spark.createDataFrame(one_row).scalar(), F.expr(place)), F.expr(bit)).eqNullSafe(1)
 
 
-def written(numbers: Sequence[int | None], type_: str = "bigint") -> str:
+def _written(numbers: Sequence[int | None]) -> str:
     """Numbers as a subquery of SQL. Spark computes them while it analyses that: no plan shows them."""
     text = ",".join("null" if number is None else str(number) for number in numbers)
-    return f"(SELECT w FROM VALUES (from_json('[{text}]', 'array<{type_}>', map('mode', 'FAILFAST'))) AS t(w))"
+    return f"(SELECT w FROM VALUES (from_json('[{text}]', 'array<int>', map('mode', 'FAILFAST'))) AS t(w))"
 
 
 def _by_size(begins: Mapping[str, int], sizes: Mapping[str, int]) -> str:
@@ -178,7 +176,7 @@ def _by_hash(begins: Mapping[str, int], sizes: Mapping[str, int]) -> str | None:
     table: list[int | None] = [None] * size
     for place, begin in zip(places.tolist(), begins.values(), strict=True):
         table[place] = begin
-    entries = written(table, "int")
+    entries = _written(table)
     return f"get({entries}, cast(pmod(xxhash64(_metadata.file_name, _metadata.file_size), size({entries})) as int))"
 
 

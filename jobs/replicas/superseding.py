@@ -9,7 +9,6 @@ Spark.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -21,6 +20,7 @@ from epochlake.jobs.replicas.row_values import bare_rows, comparable
 from epochlake.jobs.replicas.run_files import CanMatch, Positions, rows_of_run
 from epochlake.jobs.replicas.schema import DELETED, WRITTEN_AT
 from epochlake.jobs.replicas.sections import Run, Slice, Task
+from epochlake.jobs.replicas.shared_tokens import Numbers, shared_rows
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.metadata.model import Table
 from epochlake.placement.hashing import has_token_of_its_own
@@ -146,19 +146,25 @@ def judged(
         return _read(run, (piece.low, piece.high), names, can_match)
 
     parts = ThreadWorkers(READERS).run(read, runs)
-    rows = pa.concat_tables([bare_rows(part.select(needed)) for part, _ in parts]).combine_chunks()
-    deleted = np.concatenate([_deleted(part) for part, _ in parts])
+    deleted = [_deleted(part) for part, _ in parts]
+    # Of all other rows the token is their own: there is nothing to compare them with.
+    compared = shared_rows([part.column(TOKEN).to_numpy() for part, _ in parts])
+    kept = [_rows_of(part.select(needed), numbers) for (part, _), numbers in zip(parts, compared, strict=True)]
+    rows = pa.concat_tables([bare_rows(part) for part in kept]).combine_chunks()
     tokens = rows.column(TOKEN).to_numpy()
     if ranked:
         order = np.argsort(tokens, kind="stable")
     else:
         ranks = {name: rank for rank, name in enumerate(sorted({run.name for run in runs}))}
-        rank = np.repeat([ranks[run.name] for run in runs], [part.num_rows for part, _ in parts])
-        order = np.lexsort((rank, deleted, rows.column(WRITTEN_AT).to_numpy(), tokens))
-    dead = deleted | has_newer(rows.select(list(told_by)), tokens, order)
-    starts = np.cumsum([0, *(part.num_rows for part, _ in parts)])
-    for run, (part, positions), (start, end) in zip(runs, parts, pairwise(starts.tolist()), strict=True):
-        yield Judged(run, part, positions, dead[start:end])
+        rank = np.repeat([ranks[run.name] for run in runs], [part.num_rows for part in kept])
+        tombstones = np.concatenate([of_run[numbers] for of_run, numbers in zip(deleted, compared, strict=True)])
+        order = np.lexsort((rank, tombstones, rows.column(WRITTEN_AT).to_numpy(), tokens))
+    older = has_newer(rows.select(list(told_by)), tokens, order)
+    ends = np.cumsum([part.num_rows for part in kept])[:-1]
+    for number, older_ones in enumerate(np.split(older, ends)):
+        dead = deleted[number]
+        dead[compared[number]] |= older_ones
+        yield Judged(runs[number], *parts[number], dead)
 
 
 def told_outside(run: Run) -> Told | None:
@@ -238,6 +244,10 @@ def _has_newer_of_one_token(keys: pa.Table) -> list[bool]:
             older[earlier] = True
         newest[known] = number
     return older
+
+
+def _rows_of(part: pa.Table, numbers: Numbers) -> pa.Table:
+    return part if isinstance(numbers, slice) else part.take(pa.array(numbers))
 
 
 def _deleted(part: pa.Table) -> NDArray[np.bool_]:

@@ -207,9 +207,16 @@ MUTANTS = (
     Mutant(
         "a read shows deletes as rows",
         "jobs/replicas/superseding.py",
-        "    dead = deleted | has_newer(",
-        "    dead = has_newer(",
+        "        dead = deleted[number]\n",
+        "        dead = np.zeros_like(deleted[number])\n",
         ("tests/unit/jobs/test_superseding.py",),
+    ),
+    Mutant(
+        "versions of a key within one long run are not compared",
+        "jobs/replicas/shared_tokens.py",
+        "[places[tokens[places] == near], same, same + 1]",
+        "[places[tokens[places] == near], same]",
+        ("tests/unit/jobs/test_shared_tokens.py",),
     ),
     Mutant(
         "a filter leaves out newer versions before it is known which rows count",

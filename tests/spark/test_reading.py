@@ -436,7 +436,7 @@ def test_files_that_overlap_and_supersede_nothing_are_read(
 
 @pytest.mark.parametrize(
     ("named", "looked_up", "way"),
-    [(4, 0, "LeftAnti"), (4, 64, "Subquery"), (5, 0, "Filter")],
+    [(4, 0, "LeftAnti"), (4, 64, "getbit"), (5, 0, "Filter")],
     ids=["join", "bits", "names"],
 )
 def test_what_is_little_is_told_while_it_is_planned(
@@ -461,7 +461,8 @@ def test_what_is_little_is_told_while_it_is_planned(
     shown = plan_text(here, capsys)
     assert "MapInArrow" not in shown
     assert ("LeftAnti" in shown) is (way == "LeftAnti")
-    assert ("Subquery" in shown) is (way == "Subquery")
+    assert ("getbit" in shown) is (way != "Filter")
+    assert "Subquery" not in shown, "words are a constant"
     expected = {n: "new" if n == 7 else "old" for n in range(100) if n not in (20, 21)}
     assert values(here) == values(by_tasks) == expected
     files = [file for file in pinned(replicas)[0][2][0].all_files.values() if file.rows > 2]
@@ -487,19 +488,9 @@ def test_paths_that_are_sent_together_are_those_that_are_sent_one_by_one(
     write(spark.range(100).selectExpr("id", "'old' as note"), replicas, at=1, tablets=4)
     write(spark.range(0, 100, 9).selectExpr("id", "'new' as note"), replicas, at=2, tablets=4)
     for apart in (0, 1 << 10):
-        monkeypatch.setattr(reading, "SENT_APART", apart)
+        monkeypatch.setattr(reading, "SENT_TOGETHER", apart)
         found = values(read_files(spark, TABLE, pinned(replicas)))
         assert found == {n: "old" if n % 9 else "new" for n in range(100)}
-
-
-@pytest.mark.connect
-def test_words_that_are_written_into_a_condition_are_what_spark_looks_up(spark: SparkSession) -> None:
-    dice = np.random.default_rng(158)
-    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    chance = dice.integers(least, most, leaving_out.MOST_WRITTEN_WORDS - 6, dtype=np.int64, endpoint=True)
-    words = np.concatenate([np.array([least, least + 1, -1, 0, 1, most], dtype=np.int64), chance])
-    [[found]] = spark.sql(f"SELECT {leaving_out.written(words.tolist())}").collect()
-    assert found == words.tolist()
 
 
 def write_some_that_do_not_count(spark: SparkSession, replicas: Sequence[ReplicaAddress], *, tablets: int) -> None:
@@ -510,7 +501,7 @@ def write_some_that_do_not_count(spark: SparkSession, replicas: Sequence[Replica
 
 
 @pytest.mark.connect
-@pytest.mark.parametrize("written", [0, 1 << 14], ids=["a frame of words", "words in a text"])
+@pytest.mark.parametrize("given", [True, False], ids=["a constant", "a frame of words"])
 @pytest.mark.parametrize("searched", [0, 16], ids=["by hashes", "by sizes"])
 def test_bits_are_looked_up_by_the_size_of_a_file_or_by_a_hash(
     spark: SparkSession,
@@ -518,10 +509,11 @@ def test_bits_are_looked_up_by_the_size_of_a_file_or_by_a_hash(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     searched: int,
-    written: int,
+    given: bool,
 ) -> None:
     """A file that was exchanged for another whole one, of another size, is not shown as what it was told of."""
-    monkeypatch.setattr(leaving_out, "MOST_WRITTEN_WORDS", written)
+    if not given:
+        monkeypatch.setattr(leaving_out, "is_unset", lambda *_: None)
     monkeypatch.setattr(leaving_out, "SEARCHED", searched)
     monkeypatch.setattr(leaving_out, "PLACES_FOR_EACH", 10_000)
     monkeypatch.setattr(reading, "TOLD_HERE", 1 << 30)
@@ -582,7 +574,7 @@ def test_files_of_which_nothing_is_told_are_scanned_apart_where_there_are_many(
     shown = read_plan(spark, TABLE, plan)
     text = plan_text(shown, capsys)
     assert "LeftAnti" not in text
-    assert "Subquery" in text
+    assert "getbit" in text
     assert values(shown) == {n: "new" if n in first else "old" for n in range(300)}
 
 
@@ -644,12 +636,13 @@ def test_a_session_makes_a_condition_once_and_another_one_after_a_write(
     assert len(made) == 3
 
 
-@pytest.mark.parametrize("written", [0, 1 << 14], ids=["a frame of words", "words in a text"])
+@pytest.mark.parametrize("given", [True, False], ids=["a constant", "a frame of words"])
 def test_a_session_is_not_kept_alive_by_the_conditions_that_are_kept_for_it(
-    spark: SparkSession, replicas: list[ReplicaAddress], monkeypatch: pytest.MonkeyPatch, written: int
+    spark: SparkSession, replicas: list[ReplicaAddress], monkeypatch: pytest.MonkeyPatch, given: bool
 ) -> None:
     """A process that goes on may begin a session for each of its users."""
-    monkeypatch.setattr(leaving_out, "MOST_WRITTEN_WORDS", written)
+    if not given:
+        monkeypatch.setattr(leaving_out, "is_unset", lambda *_: None)
     conditions = replicas[0].storage.kept(leaving_out.Conditions)
     words, sizes = {"a.parquet": np.array([1, 2], dtype=np.int64)}, {"a.parquet": 100}
     session = spark.newSession()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from epochlake.jobs.replicas import shared_tokens
 from epochlake.jobs.replicas import superseding as superseding_module
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.sections import Run, sections, tasks
@@ -76,12 +77,19 @@ def expected(contents: dict[Run, Sequence[Version]]) -> set[tuple[str, int]]:
     return {place for _, _, place in rows} - counting
 
 
+@pytest.mark.parametrize("times_longer", [0, 1 << 30], ids=["searched", "sorted"])
 @pytest.mark.parametrize("mixed", [False, True], ids=["batches", "merged-files"])
 @pytest.mark.parametrize("kind", KEYS)
 def test_exactly_the_rows_that_do_not_count_are_told(
-    replica: ReplicaAddress, kind: str, mixed: bool, seed: int
+    replica: ReplicaAddress,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    mixed: bool,
+    times_longer: int,
+    seed: int,
 ) -> None:
     """Few tokens, so that different keys share them; few times, so that versions tie."""
+    monkeypatch.setattr(shared_tokens, "LONG_TO_SHORT", times_longer)
     chance = random.Random(seed)
     type_, keys = KEYS[kind]
     contents: dict[Run, Sequence[Version]] = {}
