@@ -16,6 +16,7 @@ from epochlake.jobs.replicas.reading import ReadPlan, numbered
 from epochlake.jobs.replicas.scanning import Asked, rows_of_slices
 from epochlake.jobs.replicas.sections import Run, Slice, tasks, work_of
 from epochlake.jobs.replicas.superseding import different_tokens, judged
+from epochlake.jobs.replicas.telling import told_once
 from epochlake.jobs.workers.threads import ThreadWorkers
 
 if TYPE_CHECKING:
@@ -55,6 +56,12 @@ def _is_whole(run: Run) -> bool:
     return not run.intervals and not run.copy.file.has_tombstones
 
 
+def _is_all_of(run: Run, piece: Slice) -> bool:
+    """Whether all rows of a file take part in a slice."""
+    first, last = run.copy.file.extent
+    return not run.intervals and piece.low <= first and last <= piece.high
+
+
 def _alone(pieces: Iterable[Slice]) -> Iterator[Run]:
     return (piece.runs[0] for piece in pieces if len(piece.runs) == 1)
 
@@ -71,6 +78,9 @@ def _counts(
 
 def _count(asked: Asked, piece: Slice) -> int:
     if len(piece.runs) > 1 and asked.where is None and asked.keys is None:
+        if all(_is_all_of(run, piece) for run in piece.runs):
+            told = told_once(asked.judged_by, piece)
+            return sum(run.copy.file.rows for run in piece.runs) - sum(one.count for one in told)
         if not asked.judged_by and not any(run.copy.file.has_tombstones for run in piece.runs):
             return different_tokens(piece)
         return sum(int(np.count_nonzero(~one.dead)) for one in judged(asked.judged_by, piece))

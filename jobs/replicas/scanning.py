@@ -1,8 +1,9 @@
 """The rows of a read plan as Arrow, read by this process: what Spark would read of it.
 
-Runs that share no token with another one are read as they are. Of sections it is told first which rows do not count
-(superseding.py), a slice at a time; any filter may leave rows out after that. Small slices are read side by side, a few
-at a time, so that memory is bounded.
+Runs that share no token with another one are read as they are. Of sections it is told first which rows do not count,
+a slice at a time, and remembered (telling.py); any filter may leave rows out after that. Small slices are read side by
+side, a few at a time, so that memory is bounded. Where only some keys are asked for, what is told of their row groups
+is told once more for each read.
 """
 
 from __future__ import annotations
@@ -11,27 +12,26 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from epochlake.jobs.replicas import superseding
 from epochlake.jobs.replicas.reading import ReadPlan
 from epochlake.jobs.replicas.row_values import StoredKeys, comparables
-from epochlake.jobs.replicas.run_files import CanMatch, Positions, rows_of_run
+from epochlake.jobs.replicas.run_files import CanMatch, rows_of_run
 from epochlake.jobs.replicas.schema import DELETED
 from epochlake.jobs.replicas.sections import Run, Slice, bytes_of
 from epochlake.jobs.replicas.skipping import RowGroups
-from epochlake.jobs.replicas.superseding import judged
+from epochlake.jobs.replicas.superseding import NOTHING, Told, judged
+from epochlake.jobs.replicas.telling import told_once
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.placement.errors import InvalidRequest, words_of
 from epochlake.placement.tokens import Interval
 
 ONCE_BYTES = 32 << 20
-"""Of slices with so many stored bytes all that is asked for is read at once, and held until it is known which rows
-count. Of larger ones keys are read first, and what else is asked for after that, a row group at a time.
-"""
+"""Of slices with so many stored bytes all that is asked for is read at once. Of larger ones a row group at a time."""
 
 SIDE_BY_SIDE = 4
-"""So many slices are read at the same time, with `ONCE_BYTES` stored bytes together at most."""
+"""So many slices, or runs of one, are read at the same time, with `ONCE_BYTES` stored bytes together at most."""
 
 
 class Asked(msgspec.Struct, frozen=True, eq=False):
@@ -118,14 +118,25 @@ def _rows_of_slice(
     if len(piece.runs) == 1:
         [run] = piece.runs
         yield from _asked_for(_rows(run, window, asked, any_column), asked)
-    elif bytes_of(piece) <= ONCE_BYTES:
+        return
+    is_selective = keys_only is not None or asked.keys is not None
+    if is_selective and bytes_of(piece) <= ONCE_BYTES:
         for one in judged(asked.judged_by, piece, keys_only, asked.columns):
             yield from _asked_for([one.rows.filter(pa.array(~one.dead))], asked)
+        return
+    told = superseding.told(asked.judged_by, piece, keys_only) if is_selective else told_once(asked.judged_by, piece)
+    told_of = {one.file: one for one in told}
+    runs = [run for run in piece.runs if run.name not in told_of or told_of[run.name].count < run.copy.file.rows]
+
+    def rows_of(run: Run) -> Iterator[pa.Table]:
+        # Deletes are among what is told: where nothing is, there are none.
+        of_run = told_of.get(run.name, NOTHING)
+        return _asked_for(_rows(run, window, asked, any_column, of_run), asked)
+
+    if bytes_of(piece) <= ONCE_BYTES:
+        yield from chain.from_iterable(ThreadWorkers(SIDE_BY_SIDE).run(lambda run: list(rows_of(run)), runs))
     else:
-        found = [(one.run, one.positions[one.dead], len(one.dead)) for one in judged(asked.judged_by, piece, keys_only)]
-        for run, dead, rows in found:
-            if len(dead) < rows:
-                yield from _asked_for(_rows(run, window, asked, any_column, dead), asked)
+        yield from chain.from_iterable(map(rows_of, runs))
 
 
 def _can_match(asked: Asked, columns: Collection[str]) -> CanMatch | None:
@@ -134,15 +145,15 @@ def _can_match(asked: Asked, columns: Collection[str]) -> CanMatch | None:
 
 
 def _rows(
-    run: Run, window: Interval, asked: Asked, can_match: CanMatch | None, dead: Positions | None = None
+    run: Run, window: Interval, asked: Asked, can_match: CanMatch | None, told: Told | None = None
 ) -> Iterator[pa.Table]:
-    """The rows of a run that count: all but those at the positions `dead`; None for what is no delete."""
-    deletes = [DELETED] if dead is None and run.copy.file.has_tombstones else []
+    """The rows of a run that count, by what is told of it; None for what is no delete."""
+    deletes = [DELETED] if told is None and run.copy.file.has_tombstones else []
     for rows, positions in rows_of_run(run, window, [*asked.columns, *deletes], _as_stored, can_match):
         if deletes:
             rows = rows.filter(pc.invert(rows.column(DELETED)))
-        elif dead is not None and len(dead):
-            rows = rows.filter(pa.array(~np.isin(positions, dead, assume_unique=True)))
+        elif told is not None and told.count:
+            rows = rows.filter(pa.array(told.counting(positions)))
         yield rows
 
 

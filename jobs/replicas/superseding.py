@@ -75,13 +75,31 @@ class Told(msgspec.Struct, frozen=True):
     @property
     def positions(self) -> Positions:
         """Of the rows that do not count, ascending."""
-        bits = np.unpackbits(self.words.astype("<i8").view(np.uint8), bitorder="little")
-        return self.first + np.flatnonzero(bits)
+        return self.first + np.flatnonzero(self._bits)
+
+    def counting(self, positions: Positions) -> NDArray[np.bool_]:
+        """Which of the rows at these positions count, as far as this tells."""
+        bits, at = self._bits, positions - self.first
+        if len(at) and at[0] >= 0 and at[-1] < len(bits) and at[-1] - at[0] == len(at) - 1:
+            counting: NDArray[np.bool_] = bits[at[0] : at[-1] + 1] == 0  # rows one after the other, as most often
+            return counting
+        counting = np.ones(len(at), dtype=bool)
+        within = (at >= 0) & (at < len(bits))
+        counting[within] = bits[at[within]] == 0
+        return counting
+
+    @property
+    def _bits(self) -> NDArray[np.uint8]:
+        return np.unpackbits(self.words.astype("<i8").view(np.uint8), bitorder="little")
 
 
-def told(told_by: Sequence[str], piece: Slice) -> tuple[Told, ...]:
-    """What is to be told of a slice; `told_by` as for `judged`. Raises StorageUnavailable, which names the file."""
-    return tuple(_told(run.name, positions) for run, positions in superseded(told_by, piece))
+NOTHING = Told("", 0, -1, np.zeros(0, np.int64), 0)
+"""What is told of a run all of whose rows count."""
+
+
+def told(told_by: Sequence[str], piece: Slice, can_match: CanMatch | None = None) -> tuple[Told, ...]:
+    """What is to be told of a slice; as for `judged`. Raises StorageUnavailable, which names the file."""
+    return tuple(_told(run.name, positions) for run, positions in superseded(told_by, piece, can_match))
 
 
 def as_table(told: Sequence[Told]) -> pa.Table:
@@ -117,9 +135,11 @@ class Judged(NamedTuple):
     dead: NDArray[np.bool_]
 
 
-def superseded(told_by: Sequence[str], piece: Slice) -> Iterator[tuple[Run, Positions]]:
+def superseded(
+    told_by: Sequence[str], piece: Slice, can_match: CanMatch | None = None
+) -> Iterator[tuple[Run, Positions]]:
     """For each run of a slice with some: the positions in its file, ascending, of its rows there that do not count."""
-    for one in judged(told_by, piece):
+    for one in judged(told_by, piece, can_match):
         if one.dead.any():
             yield one.run, one.positions[one.dead]
 

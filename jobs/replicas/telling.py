@@ -71,6 +71,17 @@ class Memory:
                 self._size -= _size(*self._told.popitem(last=False))
 
 
+def told_once(told_by: Sequence[str], piece: Slice) -> tuple[Told, ...]:
+    """`superseding.told` of a slice, which is remembered."""
+    memory = piece.runs[0].copy.address.storage.kept(Memory)
+    key = _key(told_by, piece)
+    told = memory.get(key)
+    if told is None:
+        told = superseding.told(told_by, piece)
+        memory.put(key, told)
+    return told
+
+
 def tell_here(told_by: Sequence[str], tasks: Sequence[Task]) -> list[Told]:
     """What is told of the slices of `tasks`, one at least, in their order; `told_by` as for `superseding.judged`.
 
@@ -79,12 +90,10 @@ def tell_here(told_by: Sequence[str], tasks: Sequence[Task]) -> list[Told]:
     """
     pieces = [piece for task in tasks for piece in task]
     memory = pieces[0].runs[0].copy.address.storage.kept(Memory)
-    keys = [_key(told_by, piece) for piece in pieces]
-    known = [memory.get(key) for key in keys]
+    known = [memory.get(_key(told_by, piece)) for piece in pieces]
     new = [number for number, told in enumerate(known) if told is None]
-    found = ThreadWorkers(TELLERS).run(lambda number: superseding.told(told_by, pieces[number]), new)
+    found = ThreadWorkers(TELLERS).run(lambda number: told_once(told_by, pieces[number]), new)
     for number, told in zip(new, found, strict=True):
-        memory.put(keys[number], told)
         known[number] = told
     return [one for told in known if told is not None for one in told]
 

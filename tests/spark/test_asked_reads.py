@@ -18,7 +18,16 @@ import pyarrow.compute as pc
 import pytest
 from epochlake.jobs.gate.arrow_reading import question
 from epochlake.jobs.gate.errors import ConsistencyNotReached, ReadDisturbed
-from epochlake.jobs.replicas import answering, counting, leaving_out, reading, run_files, sections
+from epochlake.jobs.replicas import (
+    answering,
+    counting,
+    leaving_out,
+    reading,
+    run_files,
+    scanning,
+    sections,
+    shared_tokens,
+)
 from epochlake.jobs.replicas.skipping import RowGroups
 from epochlake.jobs.replicas.superseding import judged
 from epochlake.metastore.configuration import Configuration, PipelineSettings
@@ -136,7 +145,10 @@ def test_what_is_asked_for_is_what_choosing_from_everything_gives(
     monkeypatch.setattr(leaving_out, "NAMED_POSITIONS", dice.choice([0, 3, 256]))
     monkeypatch.setattr(leaving_out, "LOOKED_UP", dice.choice([0, 2, 512]))
     monkeypatch.setattr(leaving_out, "SEARCHED", dice.choice([0, 16]))
-    monkeypatch.setattr(leaving_out, "MOST_WRITTEN_WORDS", dice.choice([0, 1 << 14]))
+    if dice.random() < 0.5:
+        monkeypatch.setattr(leaving_out, "is_unset", lambda *_: None)
+    monkeypatch.setattr(shared_tokens, "LONG_TO_SHORT", dice.choice([0, 4]))
+    monkeypatch.setattr(scanning, "ONCE_BYTES", dice.choice([1, 1 << 25]))
     monkeypatch.setattr(reading, "WHOLE_ROWS", dice.choice([0, 20, 1 << 18]))
     model: dict[object, Row] = {}
     for batch in range(8):

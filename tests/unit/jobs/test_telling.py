@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from epochlake.jobs.replicas.known_tokens import KnownTokens
 from epochlake.jobs.replicas.replica import ReplicaAddress
 from epochlake.jobs.replicas.sections import Run, sections, tasks
 from epochlake.jobs.replicas.superseding import WORD_BITS, Told
-from epochlake.jobs.replicas.telling import Memory, SliceKey, positions_of, tell_here, words_of_files
+from epochlake.jobs.replicas.telling import Memory, SliceKey, positions_of, tell_here, told_once, words_of_files
 from epochlake.metastore.errors import StorageUnavailable
 
 from tests.support.files import stored_versions
@@ -118,3 +119,28 @@ def test_nothing_is_told_of_files_without_an_older_version(replica: ReplicaAddre
     odd = stored_versions(replica, [(token, token, 2, False) for token in range(1, 100, 2)])
     assert told_of([even, odd]) == {}
     assert superseding.as_table([]).num_rows == 0
+
+
+@pytest.mark.parametrize("first", [0, 64, 192])
+def test_rows_that_count_are_told_of_any_positions(first: int, seed: int) -> None:
+    """Before, within and beyond the words; of row groups that are read whole and of some of their rows."""
+    chance = np.random.default_rng(seed)
+    words = chance.integers(-(2**63), 2**63 - 1, 3, dtype=np.int64, endpoint=True)
+    one = Told("a", first, first + 191, words, int(np.bitwise_count(words.view(np.uint64)).sum()))
+    dead = set(one.positions.tolist())
+    assert len(dead) == one.count
+    for begin, end in itertools.combinations([0, 1, first, first + 5, first + 190, first + 192, first + 300], 2):
+        whole = np.arange(begin, end)
+        some = np.flatnonzero(chance.random(first + 300) < 0.3)
+        for positions in (whole, some):
+            assert one.counting(positions).tolist() == [int(at) not in dead for at in positions]
+
+
+def test_a_slice_is_told_of_once(replica: ReplicaAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [stored_versions(replica, [(token, token, at, False) for token in range(9)]) for at in (1, 2)]
+    [[piece]] = tasks(sections(runs))
+    first = told_once((), piece)
+    assert [one.count for one in first] == [9]
+    monkeypatch.setattr(superseding, "told", None)
+    assert told_once((), piece) is first
+    assert tell_here((), [(piece,)]) == list(first)
