@@ -1,14 +1,15 @@
 """DataFrames of what a read asks for: some columns, the rows of a filter, the rows of some keys.
 
-Spark's own scan does not know of other versions of a key, so which rows count has to be told to it, and each file is
-opened twice. Here it is known which columns and rows are wanted. So tasks read the rows of sections themselves, once,
-as this process would (scanning.py), and nothing else crosses from Python to Spark. What needs neither a merge nor a
-filter of Arrow is left to Spark's scan.
+A filter of Arrow is nothing that Spark understands, and keys are looked for by token. So tasks read the rows
+themselves, as this process would (scanning.py), and nothing else crosses from Python to Spark. Which rows of sections
+count they are told where that is little, and else find out. What needs neither a filter of Arrow nor, where much is
+merged, a task of Python is left to Spark's scan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ from epochlake.jobs.replicas.scanning import Asked, scan_slices
 from epochlake.jobs.replicas.schema import spark_ddl
 from epochlake.jobs.replicas.sections import TASK_ROWS, Run, Task, tasks
 from epochlake.jobs.replicas.shuffles import shuffle_tasks
+from epochlake.jobs.replicas.superseding import Told
+from epochlake.jobs.replicas.telling import tell_here, words_of_files
 from epochlake.metastore.metadata.model import Table
 
 if TYPE_CHECKING:
@@ -45,22 +48,46 @@ def read_asked(spark: SparkSession, table: Table, plan: ReadPlan, asked: Asked) 
     everything = asked.where is None and asked.keys is None
     if everything and is_told_here(plan):
         return read_plan(spark, table, plan, asked.schema.names)
+    told = None if everything else _told_to_tasks(plan, asked)
+    frames: list[DataFrame] = []
+    groups: list[Sequence[Run]] = list(plan.sections)
     if everything:
-        frames, groups = frames_alone(spark, table, plan, asked.schema.names), list(plan.sections)
+        frames = frames_alone(spark, table, plan, asked.schema.names)
+    elif told is not None:
+        groups = [(run,) for runs in (plan.alone, *plan.sections) for run in runs]
     else:
-        frames, groups = [], [*((run,) for run in plan.alone), *plan.sections]
+        groups = [*((run,) for run in plan.alone), *plan.sections]
     work = tasks(groups, _task_rows(spark, groups))
     if work:
-        answer = partial(_answer, asked, work)
+        answer = partial(_answer, asked, work, told)
         frames.append(numbered(spark, len(work)).mapInArrow(answer, spark_ddl(columns)))
     return frame_of(spark, columns, frames)
 
 
-def _answer(asked: Asked, work: Sequence[Task], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _told_to_tasks(plan: ReadPlan, asked: Asked) -> dict[str, Told] | None:
+    """What is told of files, by name, where that is little, and no filter on keys spares most of it.
+
+    Then tasks merge nothing, whatever is asked next, and what footers say of any column leaves row groups out.
+    """
+    is_by_key = asked.keys is not None or any(name in asked.primary_key for name in asked.needed)
+    if is_by_key or not plan.sections or not is_told_here(plan):
+        return None
+    told = tell_here(asked.judged_by, plan.tasks)
+    rows = {run.name: run.copy.file.rows for section in plan.sections for run in section}
+    count: Counter[str] = Counter()
+    for one in told:
+        count[one.file] += one.count
+    words = words_of_files(told, rows)
+    return {name: Told(name, 0, rows[name] - 1, of_file, count[name]) for name, of_file in words.items()}
+
+
+def _answer(
+    asked: Asked, work: Sequence[Task], told: Mapping[str, Told] | None, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: numbers of tasks in, their rows out. Raises as `scan_slices`."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            yield from scan_slices(work[number], asked)
+            yield from scan_slices(work[number], asked, told)
 
 
 def _task_rows(spark: SparkSession, groups: Sequence[Sequence[Run]]) -> int:

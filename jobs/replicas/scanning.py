@@ -8,7 +8,7 @@ is told once more for each read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import msgspec
@@ -75,22 +75,31 @@ def scan(plan: ReadPlan, asked: Asked) -> Iterator[pa.RecordBatch]:
     return scan_slices(chain(alone, chain.from_iterable(plan.tasks)), asked)
 
 
-def scan_slices(pieces: Iterable[Slice], asked: Asked) -> Iterator[pa.RecordBatch]:
-    """The rows of slices, as `scan`."""
-    for rows in rows_of_slices(pieces, asked):
+def scan_slices(
+    pieces: Iterable[Slice], asked: Asked, told: Mapping[str, Told] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of slices, as `scan`. `told`: what is told of files, by name, where that is known; then each slice has
+    one run.
+    """
+    for rows in rows_of_slices(pieces, asked, told):
         if rows.num_rows:
             yield from rows.select(asked.schema.names).cast(asked.schema).combine_chunks().to_batches()
 
 
-def rows_of_slices(pieces: Iterable[Slice], asked: Asked) -> Iterator[pa.Table]:
+def rows_of_slices(pieces: Iterable[Slice], asked: Asked, told: Mapping[str, Told] | None = None) -> Iterator[pa.Table]:
     """The rows of slices that are asked for, with more columns than are. Of a slice with one run every row counts that
-    is no delete. Raises as `scan`.
+    is no delete, and of which nothing else is `told`. Raises as `scan`.
     """
     any_column = _can_match(asked, asked.needed)
     keys_only = _can_match(asked, [name for name in asked.needed if name in asked.primary_key])
 
     def rows_of(piece: Slice) -> Iterator[pa.Table]:
-        return _rows_of_slice(piece, asked, any_column, keys_only)
+        if len(piece.runs) == 1:
+            [run] = piece.runs
+            of_run = NOTHING if told is None else told.get(run.name, NOTHING)
+            deletes = run.copy.file.has_tombstones
+            return _asked_for(_rows(run, (piece.low, piece.high), asked, any_column, of_run, deletes=deletes), asked)
+        return _rows_of_section(piece, asked, any_column, keys_only)
 
     for few in _side_by_side(pieces):
         if len(few) == 1:
@@ -111,14 +120,10 @@ def _side_by_side(pieces: Iterable[Slice]) -> Iterator[list[Slice]]:
         yield few
 
 
-def _rows_of_slice(
+def _rows_of_section(
     piece: Slice, asked: Asked, any_column: CanMatch | None, keys_only: CanMatch | None
 ) -> Iterator[pa.Table]:
-    window = (piece.low, piece.high)
-    if len(piece.runs) == 1:
-        [run] = piece.runs
-        yield from _asked_for(_rows(run, window, asked, any_column), asked)
-        return
+    """Of a slice with several runs."""
     is_selective = keys_only is not None or asked.keys is not None
     if is_selective and bytes_of(piece) <= ONCE_BYTES:
         for one in judged(asked.judged_by, piece, keys_only, asked.columns):
@@ -129,9 +134,9 @@ def _rows_of_slice(
     runs = [run for run in piece.runs if run.name not in told_of or told_of[run.name].count < run.copy.file.rows]
 
     def rows_of(run: Run) -> Iterator[pa.Table]:
-        # Deletes are among what is told: where nothing is, there are none.
+        # Deletes are among what is told.
         of_run = told_of.get(run.name, NOTHING)
-        return _asked_for(_rows(run, window, asked, any_column, of_run), asked)
+        return _asked_for(_rows(run, (piece.low, piece.high), asked, any_column, of_run, deletes=False), asked)
 
     if bytes_of(piece) <= ONCE_BYTES:
         yield from chain.from_iterable(ThreadWorkers(SIDE_BY_SIDE).run(lambda run: list(rows_of(run)), runs))
@@ -145,15 +150,16 @@ def _can_match(asked: Asked, columns: Collection[str]) -> CanMatch | None:
 
 
 def _rows(
-    run: Run, window: Interval, asked: Asked, can_match: CanMatch | None, told: Told | None = None
+    run: Run, window: Interval, asked: Asked, can_match: CanMatch | None, told: Told, *, deletes: bool
 ) -> Iterator[pa.Table]:
-    """The rows of a run that count, by what is told of it; None for what is no delete."""
-    deletes = [DELETED] if told is None and run.copy.file.has_tombstones else []
-    for rows, positions in rows_of_run(run, window, [*asked.columns, *deletes], _as_stored, can_match):
-        if deletes:
+    """The rows of a run that count, by what is told of it; `deletes`: there may be some of which nothing is told."""
+    marks = [DELETED] if deletes else []
+    for rows, positions in rows_of_run(run, window, [*asked.columns, *marks], _as_stored, can_match):
+        if told.count:
+            counting = pa.array(told.counting(positions))
+            rows = rows.filter(pc.and_not(counting, rows.column(DELETED)) if deletes else counting)
+        elif deletes:
             rows = rows.filter(pc.invert(rows.column(DELETED)))
-        elif told is not None and told.count:
-            rows = rows.filter(pa.array(told.counting(positions)))
         yield rows
 
 

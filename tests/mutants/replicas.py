@@ -212,6 +212,13 @@ MUTANTS = (
         ("tests/unit/jobs/test_superseding.py",),
     ),
     Mutant(
+        "tasks that merge nothing are not told which rows count",
+        "jobs/replicas/answering.py",
+        "            yield from scan_slices(work[number], asked, told)\n",
+        "            yield from scan_slices(work[number], asked)\n",
+        ("tests/spark/test_asked_reads.py",),
+    ),
+    Mutant(
         "versions of a key within one long run are not compared",
         "jobs/replicas/shared_tokens.py",
         "[places[tokens[places] == near], same, same + 1]",

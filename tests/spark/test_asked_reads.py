@@ -235,6 +235,28 @@ def test_a_filter_on_the_key_leaves_out_row_groups_before_anything_is_merged(
 
 
 @pytest.mark.connect
+@pytest.mark.parametrize("told_here", [-1, 1 << 22], ids=["tasks merge", "tasks are told"])
+def test_a_filter_finds_no_older_version_whoever_tells_which_count(
+    small: SmallCluster, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, told_here: int
+) -> None:
+    monkeypatch.setattr(reading, "TOLD_HERE", told_here)
+    of_tasks: list[object] = []
+    to_tasks = answering._told_to_tasks
+    monkeypatch.setattr(answering, "_told_to_tasks", lambda *asked: of_tasks.append(to_tasks(*asked)) or of_tasks[-1])
+    small.cluster.write(FLIGHTS, [{"id": number, "note": "old"} for number in range(100)])
+    small.cluster.write(FLIGHTS, [{"id": number, "note": "new"} for number in range(0, 100, 3)])
+    small.cluster.delete(FLIGHTS, [{"id": number} for number in range(0, 100, 7)])
+    with small.cluster.pipeline("reader", spark) as pipeline:
+        for note, expected in [
+            ("old", {number for number in range(100) if number % 3 and number % 7}),
+            ("new", {number for number in range(0, 100, 3) if number % 7}),
+        ]:
+            found = pipeline.read(FLIGHTS, columns=["id"], where=pc.field("note") == note).collect()
+            assert sorted(row.id for row in found) == sorted(expected)
+    assert [told is None for told in of_tasks] == [told_here < 0] * 2
+
+
+@pytest.mark.connect
 def test_keys_are_read_of_their_own_replicas_in_any_form(tmp_path: Path, spark: SparkSession) -> None:
     apart = placed(tmp_path, FOUR, {0: "AB", 1: "CX"}, configuration=ONE_TRY)
     with apart.cluster:
