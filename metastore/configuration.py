@@ -215,13 +215,16 @@ class CoordinatorSettings(msgspec.Struct, frozen=True):
     compaction_hours: Annotated[
         str,
         Meta(
-            description="When it begins to compact, in local time: `22:00-06:00`. Empty: always. What it has begun it "
-            "ends."
+            description="When it begins to compact, in local time: `22:00-06:00`. Empty, or the same time twice: "
+            "always. What it has begun it ends."
         ),
     ] = ""
 
     def __post_init__(self) -> None:
-        parse_hours(self.compaction_hours)
+        try:
+            parse_hours(self.compaction_hours)
+        except ValueError as error:
+            raise ValueError(f"compaction_{error}") from None
 
 
 class AgentsSettings(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ import msgspec
 from epochlake.jobs.replicas.receipts import Receipts, went_back
 from epochlake.jobs.replicas.replica import DeclaredColumns, ReplicaAddress, ReplicaSnapshot, open_snapshot
 from epochlake.jobs.replicas.schema import delta_schema
+from epochlake.jobs.replicas.states import forget_state
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.cluster import ClusterMetadata
@@ -60,6 +61,12 @@ def open_to_read(
     opened, failed = open_all(storage, metadata, table, volumes, receipts)
     not_yet = {volume: unfilled(snapshot) for volume, snapshot in opened.items() if snapshot.unfilled}
     return {v: snapshot for v, snapshot in opened.items() if v not in not_yet}, failed | not_yet
+
+
+def forget_all(storage: Storage, metadata: ClusterMetadata, table: Table, volumes: Iterable[VolumeId]) -> None:
+    """Have these replicas read from their beginnings when they are opened next, and not as this process knows them."""
+    for volume in volumes:
+        forget_state(storage, address_of(storage, metadata, table, volume).uri)
 
 
 def open_all(

@@ -4,7 +4,8 @@ Reading a Delta table from its beginning costs what its log and its live files c
 the same replica again and again needs only the commits in between. They are read whole and digested, as any commit is.
 
 What is kept is used while the commit that it ends with still lies where it was, the very same file. A table that was
-restored, made anew or exchanged has another one there, or none, and is read from its beginning.
+restored, made anew or exchanged has another one there, or none, and is read from its beginning. Whoever wants to know
+whether all of a table still lies there forgets it first (`forget_state`).
 """
 
 from __future__ import annotations
@@ -288,6 +289,7 @@ class KeptStates:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._forgotten: dict[str, int] = {}
         self._kept_since_counted = 0
         self._lock = threading.Lock()
 
@@ -296,9 +298,24 @@ class KeptStates:
         with self._lock:
             return self._kept.get(uri)
 
-    def keep(self, uri: str, kept: _Kept) -> None:
-        """Keep a state; those that were not used for longest go when there are too many files in memory."""
+    def forget(self, uri: str) -> None:
+        """Keep nothing of a table, and nothing that follows from what was kept of it."""
         with self._lock:
+            self._kept.pop(uri, None)
+            self._forgotten[uri] = self._forgotten.get(uri, 0) + 1
+
+    def times_forgotten(self, uri: str) -> int:
+        """How often a table was forgotten; to be asked before it is opened."""
+        with self._lock:
+            return self._forgotten.get(uri, 0)
+
+    def keep(self, uri: str, kept: _Kept, times_forgotten: int = 0) -> None:
+        """Keep a state, unless its table was forgotten since; those that were not used for longest go when there are
+        too many files in memory.
+        """
+        with self._lock:
+            if self._forgotten.get(uri, 0) != times_forgotten:
+                return
             self._kept[uri] = kept
             self._kept.move_to_end(uri)
             self._kept_since_counted += 1
@@ -318,12 +335,21 @@ def open_state(storage: Storage, uri: str) -> ReplicaState:
     """The newest state of the replica table at `uri`, synced. Raises StorageUnavailable, and what storage raises."""
     if places.local_path(uri) is None:
         return _read(storage, uri)
+    states = storage.kept(KeptStates)
+    times_forgotten = states.times_forgotten(uri)
     found = _carried_on(storage, uri) or _read_and_identified(storage, uri)
     if isinstance(found, ReplicaState):
         return found
     found.state.identity = found.identity
-    storage.kept(KeptStates).keep(uri, found)
+    states.keep(uri, found, times_forgotten)
     return found.state
+
+
+def forget_state(storage: Storage, uri: str) -> None:
+    """Have the replica table at `uri` read from its beginning when it is opened next: what is kept of it says what it
+    held, and no longer that all of its commits, or the checkpoint in their place, still lie there as they were written.
+    """
+    storage.kept(KeptStates).forget(uri)
 
 
 def _carried_on(storage: Storage, uri: str) -> _Kept | None:

@@ -47,7 +47,7 @@ from epochlake.jobs.replicas.damage import (
 from epochlake.jobs.replicas.damage_notes import DamageNote
 from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage
-from epochlake.jobs.replicas.opening import address_of, open_all
+from epochlake.jobs.replicas.opening import address_of, forget_all, open_all
 from epochlake.jobs.replicas.outcomes import (
     Acknowledged,
     AlreadyApplied,
@@ -237,7 +237,7 @@ def repair(
     an unknown table, StorageUnavailable for a ledger that cannot be read.
     """
     with announced(cluster, "repair", table):
-        view = look(cluster, table)
+        view = look_anew(cluster, table)
         notes = cluster.damage.of(view.table.table_id)
         noted = {note.key for note in notes}
         checkers = workers if spark is None else SparkWorkers(spark, CHECKING_PARTITIONS)
@@ -345,6 +345,19 @@ def look(cluster: Store, table: str) -> ReplicaView:
     """The replicas of a table now. Raises Rejected, StorageUnavailable for the ledger or a log that stays behind."""
     metadata = cluster.catch_up()
     return _view(cluster, metadata, metadata.table(table))
+
+
+def look_anew(cluster: Store, table: str) -> ReplicaView:
+    """As `look`, by what lies on the disks and at the root: what this process has read may have rotted since."""
+    metadata = cluster.catch_up()
+    found = metadata.table(table)
+    resting, moving = by_rest(metadata.placements(found.table_id))
+    volumes = sorted({volume for range_ in (*resting, *moving) for volume in range_.replicas})
+    forget_all(cluster.storage, metadata, found, volumes)
+    view = _view(cluster, metadata, found)
+    if any(file.is_merged for snapshot in view.snapshots.values() for file in snapshot.all_files.values()):
+        cluster.ledger.merges(found.table_id)  # entries that were read before are not read again otherwise
+    return view
 
 
 def look_again(cluster: Store, view: ReplicaView, least_epoch: int = 0) -> ReplicaView:

@@ -463,7 +463,9 @@ class DeltaLog:
                     hint="Restore it from a backup, and do not begin another cluster here",
                 ) from error
             raise NotInitialised(
-                f"there is no cluster at {self.uri}", hint="Run `epochlake init` first, or name another root"
+                f"there is no cluster at {self.uri}",
+                hint="Run `epochlake init` first, or name another root. Where there was one, mount its disk: `init` "
+                "would begin another one in its place",
             ) from error
         except (OSError, DeltaError) as error:
             self._require_whole()

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 TTL = "tests/unit/jobs/test_time_to_live.py"
 PAST_TESTS = ("tests/unit/jobs/test_past_reads.py",)
 
+REPAIR = ("tests/unit/jobs/test_repair.py",)
 ROTTEN = ("tests/unit/jobs/test_rotten_checkpoints.py",)
 
 MUTANTS = (
@@ -16,6 +17,27 @@ MUTANTS = (
         "    if restored:\n        # The others may have been",
         "    if False:\n        # The others may have been",
         ("tests/unit/jobs/test_restored_storage.py",),
+    ),
+    Mutant(
+        "a repair believes what its process has kept of the replicas",
+        "jobs/upkeep/repair.py",
+        "    forget_all(cluster.storage, metadata, found, volumes)\n",
+        "",
+        REPAIR,
+    ),
+    Mutant(
+        "a repair believes what its process has read of the ledger",
+        "jobs/upkeep/repair.py",
+        "        cluster.ledger.merges(found.table_id)  # entries that were read",
+        "        pass  # entries that were read",
+        REPAIR,
+    ),
+    Mutant(
+        "a state that was forgotten is kept again by who has carried it on",
+        "jobs/replicas/states.py",
+        "            if self._forgotten.get(uri, 0) != times_forgotten:\n",
+        "            if False:\n",
+        ("tests/unit/jobs/test_replica_states.py",),
     ),
     Mutant(
         "the log of a replica is cleaned over a checkpoint that has rotted",

@@ -18,6 +18,7 @@ from epochlake.jobs.upkeep import compaction
 from epochlake.jobs.upkeep.comparing import IN_TRANSITION, Range
 from epochlake.jobs.upkeep.healing import Surroundings, heal_by_rows
 from epochlake.jobs.upkeep.repair import look, repair
+from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage.storage import FileEntry, Storage
 from epochlake.placement.tablets.transitions import Stage
@@ -102,6 +103,44 @@ def test_pieces_that_have_other_bytes_on_each_replica_are_brought_as_their_sourc
     assert repair(table.cluster, TABLE).complete
     report = repair(table.cluster, TABLE, check_bytes=True)
     assert (report.differing, report.damaged, report.complete) == (0, (), True)
+
+
+@pytest.mark.parametrize("harm", [flip, lambda path: path.write_bytes(b""), Path.unlink])
+def test_a_commit_that_rots_after_this_process_has_read_it_is_told_by_its_repair_too(
+    table: SmallCluster, harm: Callable[[Path], object]
+) -> None:
+    for turn in range(6):
+        write_versions(table, dict.fromkeys(range(9), f"turn {turn}"))
+    address = table.address("A")
+    rotten = Path(delta_commits.commit_uri(address.uri, open_snapshot(address).version - 2))
+    assert repair(table.cluster, TABLE).complete
+    harm(rotten)
+    assert "is torn" in str(repair(table.cluster, TABLE, dry_run=True).unreachable)
+    report = repair(table.cluster, TABLE)
+    assert ([*report.unreachable], report.complete) == ([table.cluster.metadata.describe(address.volume_id)], False)
+    # From now on this process counts on it no more than others do.
+    with pytest.raises(StorageUnavailable, match="is torn"):
+        open_snapshot(address)
+    assert dict(read_versions(table)) == dict.fromkeys(range(9), "turn 5")
+
+
+def test_a_checkpoint_that_rots_after_this_process_has_read_it_is_put_aside_by_its_repair(table: SmallCluster) -> None:
+    for turn in range(14):
+        write_versions(table, {turn: "new"})
+    [checkpoint] = Path(table.address("A").uri, "_delta_log").glob("*.checkpoint.parquet")
+    flip(checkpoint)
+    assert repair(table.cluster, TABLE).complete
+    assert not checkpoint.exists()
+
+
+def test_a_ledger_that_rots_after_this_process_has_read_it_is_told_by_its_repair_too(table: SmallCluster) -> None:
+    write_versions(table, dict.fromkeys(range(9), "old"))
+    write_versions(table, dict.fromkeys(range(9), "new"))
+    assert compact_here(table).complete
+    assert repair(table.cluster, TABLE).complete
+    flip(Path(delta_commits.commit_uri(table.cluster.ledger.uri, 1)))
+    with pytest.raises(StorageUnavailable, match="the ledger of compactions is damaged"):
+        repair(table.cluster, TABLE)
 
 
 def test_ranges_in_transition_are_left_alone_and_named(table: SmallCluster) -> None:

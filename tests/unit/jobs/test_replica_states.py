@@ -408,3 +408,23 @@ def test_a_replica_that_another_tool_has_written_to_counts_as_damaged_and_the_ot
     with cluster.without("B"), pytest.raises(ConsistencyNotReached, match="another tool"):
         cluster.read(cluster.pipeline())
     assert not repair(cluster.cluster, "air.flights").complete
+
+
+def test_what_was_forgotten_is_not_kept_again_by_who_had_carried_it_on_meanwhile(
+    address: ReplicaAddress, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states.open_state(STORAGE, address.uri)
+    carried_on = states._carried_on
+
+    def forgotten_meanwhile(storage: Storage, uri: str) -> object:
+        found = carried_on(storage, uri)
+        states.forget_state(storage, uri)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(states, "_carried_on", forgotten_meanwhile)
+        states.open_state(STORAGE, address.uri)
+    reads.clear()
+    states.open_state(STORAGE, address.uri)
+    states.open_state(STORAGE, address.uri)
+    assert reads == [address.uri]

@@ -91,6 +91,7 @@ def test_a_root_that_is_absolute_stays_as_it_is(uri: str, tmp_path: Path) -> Non
         ("[coordinator]\nstreaming = 'fork'", 'is "fork", expected one of "threads", "spark", "agents".'),
         ("[zookeeper]\npath = 'x'", '[zookeeper] path is "x", expected a text that starts with "/".'),
         ("[tablets]\ninitial_count = 6", "[tablets] initial_count is 6, expected a power of two"),
+        ("[coordinator]\ncompaction_hours = '22:00'", '[coordinator] compaction_hours are "22:00", expected two times'),
         ("root = ''", 'root is "", expected a text, not empty.'),
         ("[log", "is not valid TOML"),
     ],
