@@ -62,6 +62,9 @@ REST_SECONDS = 60.0
 LONGEST_REST_SECONDS = 3600.0
 """How long a table is left alone of which nothing could be compacted; twice as long each further time."""
 
+LONGEST_REST_AFTER_ERROR_SECONDS = 300.0
+"""The longest where it was an error: whoever has made room on a disk or mounted it does not tell the coordinator."""
+
 STUCK_SECONDS = 600.0
 """A migration that has come to no new epoch for so long is stuck: tables that do not move are not held up by it."""
 
@@ -237,7 +240,7 @@ class CompactionTrack:
         if ended.what in self._due:
             self._due.remove(ended.what)
         if ended.error is not None:
-            logger.warning("%s was not compacted: %s", ended.what, ended.error)
+            logger.warning("%s was not compacted, and is tried again within minutes: %s", ended.what, ended.error)
             report = WaveReport()
         else:
             report = ended.result  # type: ignore[assignment]
@@ -245,7 +248,8 @@ class CompactionTrack:
             self._due.append(ended.what)
             return False
         if not report.ranges:
-            rest = min(2 * self._rests.get(ended.what, (0.0, REST_SECONDS / 2))[1], LONGEST_REST_SECONDS)
+            longest = LONGEST_REST_SECONDS if ended.error is None else LONGEST_REST_AFTER_ERROR_SECONDS
+            rest = min(2 * self._rests.get(ended.what, (0.0, REST_SECONDS / 2))[1], longest)
             self._rests[ended.what] = (now + rest, rest)
             return False
         self._rests.pop(ended.what, None)
