@@ -170,12 +170,12 @@ def _console() -> Console:
 
 def as_json(document: Any) -> str:
     """A document as indented JSON, its keys in their order."""
-    return msgspec.json.format(msgspec.json.encode(_with_words(document)), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(_with_words(document), enc_hook=_in_words), indent=2).decode()
 
 
 def as_json_line(row: Any) -> str:
     """A row as one line of JSON, with the values that `as_json` has."""
-    return msgspec.json.encode(_with_words(row)).decode()
+    return msgspec.json.encode(_with_words(row), enc_hook=_in_words).decode()
 
 
 def _with_words(value: Any) -> Any:
@@ -187,6 +187,11 @@ def _with_words(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_with_words(one) for one in value]
     return value
+
+
+def _in_words(value: Any) -> str:
+    """A value of files that no table has, such as a moment with nanoseconds, which pandas has."""
+    return str(value.isoformat() if hasattr(value, "isoformat") else value)
 
 
 _NO_NUMBER = {math.inf: "Infinity", -math.inf: "-Infinity"}

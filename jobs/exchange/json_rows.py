@@ -39,8 +39,8 @@ def read_json(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Table
         if not path.is_file():
             raise
         if found := first_unfit(path, as_texts):
-            name, row, value = found
-            return pa.table({}), {name: (row, value)}
+            of, at, value = found
+            return pa.table({}), {of: (at, value)}
         raise without_row(error) from error
     table.validate(full=True)
     unfit: dict[str, tuple[int, object]] = {}
