@@ -184,13 +184,17 @@ def _of_csv(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Schema,
         schema, read = _csv_of_long_rows(path, {**declared, **dict.fromkeys(texts, pa.string())})
 
     def batches() -> Iterator[pa.RecordBatch]:
+        # Arrow makes infinity of a number that is too large, 16 of 0x10, -1 of 0xff as a tinyint, and says nothing.
+        # Other readers of CSV take what begins with 0x for a text.
+        to_look_for = pa.types.is_integer if hexadecimal else None
         looked = False
         for batch in read:
-            if not looked and (hexadecimal or _has_infinity(batch)):
-                # Arrow makes infinity of a number that is too large, 16 of 0x10, -1 of 0xff as a tinyint, and says
-                # nothing. Other readers of CSV take what begins with 0x for a text.
-                looked = True
-                if wrong := _unfit_text(path, declared):
+            if not looked and _has_infinity(batch):
+                looked, to_look_for = True, _is_number
+            if to_look_for is not None:
+                looked_at = {name: type_ if to_look_for(type_) else pa.string() for name, type_ in declared.items()}
+                to_look_for = None
+                if wrong := _unfit_text(path, looked_at):
                     raise _unfit(path, wrong)
             yield batch
 
@@ -290,6 +294,10 @@ def _first_unfit(values: pa.Array, wanted: pa.DataType) -> int | None:
     else:
         return None
     return next((number for number, is_so in enumerate(other.to_pylist()) if is_so), None)
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return pa.types.is_integer(type_) or pa.types.is_floating(type_)
 
 
 def _is_text(type_: pa.DataType) -> bool:
