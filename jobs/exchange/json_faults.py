@@ -82,7 +82,7 @@ def _fits(value: Any, wanted: pa.DataType) -> bool:
 
 def _can_be(text: str, wanted: pa.DataType) -> bool:
     try:
-        pa.scalar(str(text)).cast(wanted)
+        pa.array([str(text)]).cast(wanted).validate(full=True)
     except (pa.ArrowException, UnicodeEncodeError):
         return False
     return True

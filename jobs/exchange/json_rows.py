@@ -35,6 +35,7 @@ def read_json(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Table
     as_texts = {name: _with(type_, _is_of_time, pa.string()) for name, type_ in declared.items()}
     try:
         table = _guessed(path, _read(path, as_texts), as_texts)
+        table.validate(full=True)
     except pa.ArrowInvalid as error:
         if not path.is_file():
             raise
@@ -42,7 +43,6 @@ def read_json(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Table
             of, at, value = found
             return pa.table({}), {of: (at, value)}
         raise without_row(error) from error
-    table.validate(full=True)
     unfit: dict[str, tuple[int, object]] = {}
     for name, wanted in declared.items():
         if name not in table.schema.names:

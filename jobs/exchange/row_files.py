@@ -6,7 +6,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -331,7 +331,9 @@ def write_rows(rows: pa.RecordBatchReader, path: Path, format_: Format, *, repla
     Raises InvalidRequest when it cannot be written there, or without `replace` when a file is there by then.
     """
     path = _place_of(path, format_)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    # No longer than a name of a file may be.
+    shortened = path.name.encode()[:200].decode(errors="ignore")
+    temporary = path.with_name(f".{shortened}.{uuid.uuid4().hex}")
     if not path.parent.is_dir():
         raise InvalidRequest(f"there is no directory {path.parent}", hint="Make it, or name another place")
     if format_ is Format.CSV:
@@ -359,7 +361,8 @@ def write_rows(rows: pa.RecordBatchReader, path: Path, format_: Format, *, repla
             hint="Name another place" if isinstance(error, OSError) else "Write Parquet or Arrow, or other columns",
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # what is told is why it could not be written
+            temporary.unlink()
     return written
 
 
@@ -381,7 +384,7 @@ def _place_of(path: Path, format_: Format) -> Path:
                 f"{path} is a pipe or a device, and rows are written as a file, whole or not at all",
                 hint="Name a file; or print the rows: epochlake query --output json",
             )
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    return Path(os.path.realpath(path)) if os.path.islink(path) else path
 
 
 def _require_flat(path: Path, schema: pa.Schema) -> None:

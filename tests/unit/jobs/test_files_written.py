@@ -74,6 +74,14 @@ def test_a_link_stays_one_and_leads_to_the_rows(tmp_path: Path, there: bool) -> 
     assert [path.name for path in target.parent.iterdir()] == ["rows.arrow"]
 
 
+def test_a_name_may_be_as_long_as_a_file_system_has_it(line: CommandLine, tmp_path: Path) -> None:
+    assert line.text("query", TABLE, "--to", tmp_path / f"{'é' * 120}.parquet").code == 0
+    refused = line.text("query", TABLE, "--to", tmp_path / f"{'n' * 250}.parquet")
+    assert refused.code == 2
+    assert "File name too long" in refused.err
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
 def test_a_directory_is_no_file(tmp_path: Path) -> None:
     for write in (
         lambda: write_rows(rows(), tmp_path, Format.CSV),

@@ -89,6 +89,7 @@ def test_a_number_is_no_day(tmp_path: Path) -> None:
         ("array<int>", "[1, null]", "[1, 3000000000]"),
         ("struct<a: smallint>", '{"a": 1, "b": {}}', '{"a": 40000}'),
         ("decimal(5,2)", '"1.25"', "1.255"),
+        ("decimal(5,2)", '"1.25"', '"1000"'),
         ("boolean", "true", "1"),
         ("double", "1e3", "true"),
         ("string", '"5"', "5"),
