@@ -7,10 +7,11 @@ JSON or by a renderer. Data goes to stdout, everything else to stderr.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +29,7 @@ from epochlake.metastore.log.log_place import LogPlace
 from epochlake.metastore.metastore import log_below
 from epochlake.metastore.root import Root, require_new
 from epochlake.metastore.storage.storage import Storage
-from epochlake.placement.errors import EpochlakeError
+from epochlake.placement.errors import EpochlakeError, words_of
 from rich.console import Console, RenderableType
 from rich.text import Text
 
@@ -125,17 +126,18 @@ class Session:
             return None
 
     def show(self, document: D, text: Callable[[D], RenderableType | list[RenderableType]]) -> None:
-        """Print a document: as JSON, or what `text` makes of it."""
-        if self.output is Output.JSON:
-            sys.stdout.write(as_json(document) + "\n")
-            sys.stdout.flush()
-            return
-        rendered = text(document)
-        for part in rendered if isinstance(rendered, list) else [rendered]:
-            if isinstance(part, Text) and part.no_wrap:
-                self.console.out(part.plain, highlight=False)  # to be copied: one line, however wide the terminal is
-            else:
-                self.console.print(without_trailing_blanks(self.console, part), end="")
+        """Print a document: as JSON, or what `text` makes of it. Raises EpochlakeError where it cannot be written."""
+        with _printing():
+            if self.output is Output.JSON:
+                sys.stdout.write(as_json(document) + "\n")
+                sys.stdout.flush()
+                return
+            rendered = text(document)
+            for part in rendered if isinstance(rendered, list) else [rendered]:
+                if isinstance(part, Text) and part.no_wrap:
+                    self.console.out(part.plain, highlight=False)  # to be copied: one line, however wide a terminal is
+                else:
+                    self.console.print(without_trailing_blanks(self.console, part), end="")
 
     def warn(self, message: str) -> None:
         """A line on stderr for what is wrong but does not end the command."""
@@ -143,6 +145,19 @@ class Session:
 
     def close(self) -> None:
         self._open.close()
+
+
+@contextmanager
+def _printing() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # whoever reads has seen enough
+    except OSError as error:
+        raise EpochlakeError(
+            f"what the command prints cannot be written: {error.strerror or words_of(error)}",
+            hint="Print it to where there is room; what the command has changed stays changed",
+        ) from error
 
 
 def _console() -> Console:
@@ -155,4 +170,28 @@ def _console() -> Console:
 
 def as_json(document: Any) -> str:
     """A document as indented JSON, its keys in their order."""
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(_with_words(document), enc_hook=_in_words), indent=2).decode()
+
+
+def as_json_line(row: Any) -> str:
+    """A row as one line of JSON, with the values that `as_json` has."""
+    return msgspec.json.encode(_with_words(row), enc_hook=_in_words).decode()
+
+
+def _with_words(value: Any) -> Any:
+    """Rows with texts for the numbers that JSON has no word for, which would be null as if there was no value."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NO_NUMBER.get(value, "NaN")
+    if isinstance(value, dict):
+        return {key: _with_words(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_words(one) for one in value]
+    return value
+
+
+def _in_words(value: Any) -> str:
+    """A value of files that no table has, such as a moment with nanoseconds, which pandas has."""
+    return str(value.isoformat() if hasattr(value, "isoformat") else value)
+
+
+_NO_NUMBER = {math.inf: "Infinity", -math.inf: "-Infinity"}

@@ -16,9 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 from epochlake.jobs.exchange.casting import first_that_cannot_be
+from epochlake.jobs.exchange.json_faults import first_unfit, without_row
 
 BLOCK_BYTES = 1 << 20
 """What Arrow reads at once; a row within it may be as long."""
+
+_READ = pa_json.ReadOptions(block_size=BLOCK_BYTES)
 
 _MOST_BYTES = 2**31 - 1
 
@@ -30,8 +33,16 @@ def read_json(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Table
     # A map that is there is read as a struct, which nobody takes for one.
     declared = {name: type_ for name, type_ in declared.items() if not _has_map(type_)}
     as_texts = {name: _with(type_, _is_of_time, pa.string()) for name, type_ in declared.items()}
-    table = _guessed(path, _read(path, as_texts), as_texts)
-    table.validate(full=True)
+    try:
+        table = _guessed(path, _read(path, as_texts), as_texts)
+        table.validate(full=True)
+    except pa.ArrowInvalid as error:
+        if not path.is_file():
+            raise
+        if found := first_unfit(path, as_texts):
+            of, at, value = found
+            return pa.table({}), {of: (at, value)}
+        raise without_row(error) from error
     unfit: dict[str, tuple[int, object]] = {}
     for name, wanted in declared.items():
         if name not in table.schema.names:
@@ -80,7 +91,7 @@ def _guessed(path: Path, table: pa.Table, types: Mapping[str, pa.DataType]) -> p
 def _read(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
     options = pa_json.ParseOptions(explicit_schema=pa.schema(list(types.items())))
     try:
-        return pa_json.read_json(path, parse_options=options)
+        return pa_json.read_json(path, read_options=_READ, parse_options=options)
     except pa.ArrowInvalid:
         # It may be that a row is longer than a block: then all of the file is one, or as much as Arrow can count.
         if not path.is_file() or (size := path.stat().st_size) < BLOCK_BYTES:

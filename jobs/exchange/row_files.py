@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -178,15 +178,23 @@ def _unfit(path: Path, wrong: Sequence[str]) -> InvalidRequest:
 def _of_csv(path: Path, declared: Mapping[str, pa.DataType]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     require_well_quoted(path)
     schema, read = _csv_of_long_rows(path, declared)
+    numbers = [field.name for field in schema if pa.types.is_integer(field.type)]
+    hexadecimal = bool(numbers) and path.is_file() and holds(path, b"0x", b"0X")
+    if hexadecimal and (texts := _with_hexadecimal(path, [name for name in numbers if name not in declared])):
+        schema, read = _csv_of_long_rows(path, {**declared, **dict.fromkeys(texts, pa.string())})
 
     def batches() -> Iterator[pa.RecordBatch]:
+        # Arrow makes infinity of a number that is too large, 16 of 0x10, -1 of 0xff as a tinyint, and says nothing.
+        # Other readers of CSV take what begins with 0x for a text.
+        to_look_for = pa.types.is_integer if hexadecimal else None
         looked = False
-        hexadecimal = cache(lambda: path.is_file() and holds(path, b"0x", b"0X"))
         for batch in read:
-            if not looked and (_has_infinity(batch) or (_has_negative(batch) and hexadecimal())):
-                # Arrow makes infinity of a number that is too large, -1 of 0xff as a tinyint, and says nothing.
-                looked = True
-                if wrong := _unfit_text(path, declared):
+            if not looked and _has_infinity(batch):
+                looked, to_look_for = True, _is_number
+            if to_look_for is not None:
+                looked_at = {name: type_ if to_look_for(type_) else pa.string() for name, type_ in declared.items()}
+                to_look_for = None
+                if wrong := _unfit_text(path, looked_at):
                     raise _unfit(path, wrong)
             yield batch
 
@@ -245,11 +253,13 @@ def _has_infinity(batch: pa.RecordBatch) -> bool:
     return any(pa.types.is_floating(values.type) and pc.any(pc.is_inf(values)).as_py() for values in batch.columns)
 
 
-def _has_negative(batch: pa.RecordBatch) -> bool:
-    return any(
-        pa.types.is_integer(values.type) and pc.any(pc.less(values, pa.scalar(0, values.type))).as_py()
-        for values in batch.columns
-    )
+def _with_hexadecimal(path: Path, names: Sequence[str]) -> list[str]:
+    """Which of the columns, whose cells are whole numbers as Arrow has it, have one that begins with 0x."""
+    found: set[str] = set()
+    if names:
+        for batch in _csv_of_long_rows(path, dict.fromkeys(names, pa.string()))[1]:
+            found |= {name for name in names if pc.any(pc.match_substring(batch[name], "x", ignore_case=True)).as_py()}
+    return [name for name in names if name in found]
 
 
 def _unfit_text(path: Path, declared: Mapping[str, pa.DataType]) -> list[str]:
@@ -280,10 +290,14 @@ def _first_unfit(values: pa.Array, wanted: pa.DataType) -> int | None:
     if pa.types.is_floating(wanted):
         other = pc.and_(pc.is_inf(found), pc.invert(pc.match_substring(texts, "inf", ignore_case=True)))
     elif pa.types.is_integer(wanted):
-        other = pc.and_(pc.less(found, pa.scalar(0, wanted)), pc.invert(pc.match_substring(texts, "-")))
+        other = pc.match_substring(texts, "x", ignore_case=True)
     else:
         return None
     return next((number for number, is_so in enumerate(other.to_pylist()) if is_so), None)
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return pa.types.is_integer(type_) or pa.types.is_floating(type_)
 
 
 def _is_text(type_: pa.DataType) -> bool:
@@ -316,9 +330,14 @@ def write_rows(rows: pa.RecordBatchReader, path: Path, format_: Format, *, repla
 
     Raises InvalidRequest when it cannot be written there, or without `replace` when a file is there by then.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    path = _place_of(path, format_)
+    # No longer than a name of a file may be.
+    shortened = path.name.encode()[:200].decode(errors="ignore")
+    temporary = path.with_name(f".{shortened}.{uuid.uuid4().hex}")
     if not path.parent.is_dir():
         raise InvalidRequest(f"there is no directory {path.parent}", hint="Make it, or name another place")
+    if format_ is Format.CSV:
+        _require_flat(path, rows.schema)
     written = 0
     try:
         with _writer(temporary, format_, rows.schema) as writer:
@@ -337,11 +356,44 @@ def write_rows(rows: pa.RecordBatchReader, path: Path, format_: Format, *, repla
         raise InvalidRequest(f"no file may be written to {path.parent}: permission denied", hint=_OWNER) from error
     except (OSError, pa.ArrowException) as error:
         raise InvalidRequest(
-            f"the file {path} cannot be written as {format_}: {words_of(error)}", hint="Name another place"
+            f"the file {path} cannot be written as {format_}: {words_of(error)}",
+            # What Arrow says is of the rows, as of bytes that a CSV cannot have.
+            hint="Name another place" if isinstance(error, OSError) else "Write Parquet or Arrow, or other columns",
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # what is told is why it could not be written
+            temporary.unlink()
     return written
+
+
+def _place_of(path: Path, format_: Format) -> Path:
+    """Where the file has to be: a link is followed. Raises InvalidRequest for what is there and is no file.
+
+    A file takes the place of what has its name. In that of a pipe or a device, which root may do, whoever reads the
+    pipe waits for ever, and the machine has a file for `/dev/null`.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        pass  # nothing is there; what else it may be, is told where the file is made
+    else:
+        if stat.S_ISDIR(mode):
+            raise InvalidRequest(f"{path} is a directory, and {format_} is one file", hint="Name a file in it")
+        if not stat.S_ISREG(mode):
+            raise InvalidRequest(
+                f"{path} is a pipe or a device, and rows are written as a file, whole or not at all",
+                hint="Name a file; or print the rows: epochlake query --output json",
+            )
+    return Path(os.path.realpath(path)) if os.path.islink(path) else path
+
+
+def _require_flat(path: Path, schema: pa.Schema) -> None:
+    """Raises InvalidRequest for columns that a CSV has no writing for."""
+    if nested := [f"{field.name} ({type_name(field.type)})" for field in schema if pa.types.is_nested(field.type)]:
+        raise InvalidRequest(
+            f"the file {path} cannot be written as csv, which has no lists, maps and structs: {', '.join(nested)}",
+            hint="Write Parquet or Arrow, or other columns",
+        )
 
 
 def already_there(path: Path) -> InvalidRequest:
@@ -384,9 +436,37 @@ def _of_arrow(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
 
 
 def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Raises ArrowInvalid for a batch that points out of itself: whatever reads its values ends by a signal."""
-    batch.validate(full=True)
+    """Raises ArrowInvalid for a batch that points out of itself: whatever reads its values ends by a signal.
+
+    A text need not be UTF-8, as Spark and Parquet have such: it is looked at as its bytes.
+    """
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid:
+        for values in batch.columns:
+            values.view(_of_bytes(values.type)).validate(full=True)
     return batch
+
+
+_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
+
+
+def _of_bytes(type_: pa.DataType) -> pa.DataType:
+    """The type with the bytes of texts in place of the texts, at any depth."""
+    if pa.types.is_dictionary(type_):
+        return pa.dictionary(type_.index_type, _of_bytes(type_.value_type), type_.ordered)
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_of_bytes(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        key, item = (field.with_type(_of_bytes(field.type)) for field in (type_.key_field, type_.item_field))
+        return pa.map_(key, item, keys_sorted=type_.keys_sorted)
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_of_bytes(type_.value_type)))
+    if pa.types.is_large_list(type_):
+        return pa.large_list(type_.value_field.with_type(_of_bytes(type_.value_type)))
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(type_.value_field.with_type(_of_bytes(type_.value_type)), type_.list_size)
+    return _BYTES.get(type_, type_)
 
 
 def _writer(path: Path, format_: Format, schema: pa.Schema) -> Any:

@@ -64,13 +64,44 @@ def _asked(
         connection.register(f"rows_{number}", rows)
         kind = "VIEW" if named[name] == 1 else "TABLE"
         connection.execute(f"CREATE {kind} {_quoted(*name)} AS SELECT * FROM rows_{number}")
-    found = connection.sql(query).to_arrow_reader(BATCH_ROWS)
+    result = connection.sql(query)
+    _require_what_arrow_has(result)
+    found = result.to_arrow_reader(BATCH_ROWS)
+    schema = _told_apart(found.schema)
 
     def batches() -> Iterator[pa.RecordBatch]:
         with connection:
-            yield from found
+            for batch in found:
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
-    return pa.RecordBatchReader.from_batches(found.schema, batches())
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _require_what_arrow_has(result: Any) -> None:
+    """Raises InvalidRequest for types of which DuckDB hands on other values, and says nothing: a `UHUGEINT` that is too
+    large comes as a negative number, a `TIMETZ` without its zone.
+    """
+    for name, type_ in zip(result.columns, map(str, result.types), strict=True):
+        for other in ("UHUGEINT", "TIME WITH TIME ZONE"):
+            if other in type_:
+                raise InvalidRequest(
+                    f"column {name} of the result is {type_}, and Arrow has no {other}", hint="Cast it: CAST(… AS TEXT)"
+                )
+
+
+def _told_apart(schema: pa.Schema) -> pa.Schema:
+    """The columns of a result with names of their own, as DuckDB itself gives them: the second `n` is `n_1`.
+
+    A row that is shown, and most readers of files, have one value by a name.
+    """
+    given: list[str] = []
+    for name in schema.names:
+        number, own = 0, name
+        while own in given or (number and own in schema.names):
+            number += 1
+            own = f"{name}_{number}"
+        given.append(own)
+    return pa.schema([field.with_name(name) for field, name in zip(schema, given, strict=True)], schema.metadata)
 
 
 def _names(connection: Any, query: str) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from epochlake.jobs.administration.topology_changes import StreamCheck
 from epochlake.jobs.cli.arguments import TableName, of, parse_duration, parse_names
 from epochlake.jobs.cli.changing import How, carry_out, change_command
 from epochlake.jobs.cli.commands.switches import changes
+from epochlake.jobs.cli.session import as_json_line
 from epochlake.jobs.cli.text.change_streams import generations, kept_up, streams
 from epochlake.jobs.cli.text.rows import rows_table
 from epochlake.metastore.errors import Rejected
@@ -113,7 +113,7 @@ def read(
         try:
             for batch in stream:
                 for row in shown_rows(batch):
-                    sys.stdout.write(json.dumps(row, default=str) + "\n")
+                    sys.stdout.write(as_json_line(row) + "\n")
                 sys.stdout.flush()
                 if reader is not None:
                     stream.commit()

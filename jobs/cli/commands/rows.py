@@ -134,7 +134,8 @@ def query(
     Or ask a SELECT: "SELECT origin, count(*) FROM air.flights GROUP BY ALL". DuckDB answers it (the extra `sql`), joins
     tables with one another and with files (FROM 'weather.csv'), and reads only the columns that are needed.
 
-    With --output json a list with an object for each row; with --to only a message on stderr, with their number.
+    With --output json a list with an object for each row, where NaN and the infinities are texts; with --to only a
+    message on stderr, with their number.
     """
     from epochlake.jobs.exchange.filters import parse_filters, parse_values
     from epochlake.jobs.replicas.row_values import shown_rows

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.json as pa_json
 import pytest
 from epochlake.jobs.exchange import json_rows
 from epochlake.jobs.exchange.row_files import Format, batches_of
@@ -72,9 +73,58 @@ def test_a_file_without_the_column_has_nothing_to_refuse(tmp_path: Path) -> None
 
 
 def test_a_number_is_no_day(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="from string to number in row 1") as refused:
+    with pytest.raises(InvalidRequest, match="column v is date, and row 1 has 15706") as refused:
         rows(tmp_path, "date", "null", "15706")
-    assert "values of the columns' types" in refused.value.hint
+    assert refused.value.hint == "Correct these rows, or the column's type"
+
+
+@pytest.mark.parametrize(
+    ("type_", "good", "bad"),
+    [
+        ("int", "2147483647", "3000000000"),
+        ("int", "-1", "1.0"),
+        ("int", "0", '"5"'),
+        ("tinyint", "-128", "300"),
+        ("bigint", "9223372036854775807", "99999999999999999999"),
+        ("array<int>", "[1, null]", "[1, 3000000000]"),
+        ("struct<a: smallint>", '{"a": 1, "b": {}}', '{"a": 40000}'),
+        ("decimal(5,2)", '"1.25"', "1.255"),
+        ("decimal(5,2)", '"1.25"', '"1000"'),
+        ("boolean", "true", "1"),
+        ("double", "1e3", "true"),
+        ("string", '"5"', "5"),
+        ("array<string>", '["a"]', '"a"'),
+        ("timestamp", '"2013-01-01T10:00:00Z"', "1357034400"),
+    ],
+)
+def test_a_value_that_arrow_refuses_is_told_with_its_row_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_: str, good: str, bad: str
+) -> None:
+    monkeypatch.setattr(json_rows, "_READ", pa_json.ReadOptions(block_size=64))
+    with pytest.raises(InvalidRequest) as refused:
+        rows(tmp_path, type_, *[good] * 20, "null", bad, good, bad)
+    assert ", and row 21 has " in refused.value.reason
+    assert bad.replace('"', "'").replace("true", "True") in refused.value.reason
+
+
+@pytest.mark.parametrize("bad", ['{"id": 5', "5", '{"id": 5, "v": 0x10}'])
+def test_what_is_no_json_is_told_with_its_row_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    monkeypatch.setattr(json_rows, "_READ", pa_json.ReadOptions(block_size=64))
+    file = tmp_path / "rows.json"
+    file.write_text("".join(f'{{"id": {number}, "v": 1}}\n' for number in range(20)) + f"\n{bad}\n")
+    with pytest.raises(InvalidRequest, match="row 20 is no ") as refused:
+        batches_of(file, Format.JSON, [Column("id", "bigint"), Column("v", "int")])
+    assert "an object for each row" in refused.value.hint
+
+
+def test_a_row_of_a_block_is_not_told_as_one_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    file.write_text('{"id": 1, "v": 1}\n{"id": 2, "v": "x"}\n')
+    with pytest.raises(InvalidRequest, match="changed from number to string") as refused:
+        batches_of(file, Format.JSON, [Column("id", "bigint")])
+    assert "in row" not in str(refused.value)
 
 
 @pytest.mark.parametrize("bad", [b'{"id": 1, "v": "\xff"}', b'{"id": 1, "\xff": 2}'])
