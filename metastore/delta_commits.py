@@ -371,6 +371,13 @@ def newest_version(storage: Storage, table: str) -> int:
     )
 
 
+def has_begun(storage: Storage, table: str) -> bool:
+    """Whether there is a commit at a local URI, torn or not, or a checkpoint of some. Raises StorageUnavailable."""
+    directory = log_directory(table)
+    there = storage.within_deadline("look at the log of", table, lambda: _listed(storage.disk, directory))
+    return there != ([], -1)
+
+
 def between(storage: Storage, table: str, after: int, table_id: str | None = None) -> tuple[int, list[Action]] | None:
     """The newest version, and what the commits after a version have done, in order. Synced, to be built upon.
 

@@ -14,7 +14,6 @@ from typing import TypeVar
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError
 from epochlake.jobs.replicas.outcomes import FencedOff, Unreachable
-from epochlake.jobs.replicas.protocols import needs_feature, protocol_of
 from epochlake.jobs.replicas.replica import (
     ATTEMPTS,
     CHECKPOINT_INTERVAL,
@@ -31,6 +30,7 @@ from epochlake.jobs.replicas.replica import (
 )
 from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.delta_commits import Action
+from epochlake.metastore.delta_tables import needs_feature, protocol_of
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.storage import failures, places

@@ -37,6 +37,7 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.checkpoint_seals import rotten_checkpoint, seal
+from epochlake.metastore.delta_tables import NewTable, create_table
 from epochlake.metastore.errors import LogTorn, LogUnreadable, NotInitialised, StorageUnavailable
 from epochlake.metastore.log.checkpoints import damaged as damaged_checkpoints
 from epochlake.metastore.log.compacting import (
@@ -92,30 +93,20 @@ REOPEN_SECONDS = LOG_RETENTION_SECONDS / 2
 
 
 def create_log_table(storage: Storage, uri: str) -> None:
-    """Create the empty table; does nothing when there is one already."""
-    try:
-        DeltaTable.create(
-            uri,
-            SCHEMA,
-            mode="ignore",
+    """Create the empty table; does nothing when there is one already. Raises StorageUnavailable."""
+    storage.create_directory(uri, parents=True)
+    create_table(
+        storage,
+        uri,
+        NewTable(
+            schema=Schema.from_arrow(SCHEMA).to_json(),
+            configuration=PROPERTIES,
+            fixed=SCHEMA.names,
             name="epochlake_log",
             description="Epochlake: one row per epoch. Append only; do not write by hand.",
-            configuration=PROPERTIES,
-            storage_options=storage.delta_options(uri),
-        )
-    except (OSError, DeltaError) as error:
-        # Of two that create it at once one fails, and has what it wants.
-        if not _is_there(storage, uri):
-            raise failures.unavailable("create the log at", uri, error) from error
+        ),
+    )
     delta_commits.sync_commits(storage, uri, 0)
-    storage.sync_always(directories=[uri, uri.rstrip("/").rpartition("/")[0]])
-
-
-def _is_there(storage: Storage, uri: str) -> bool:
-    try:
-        return DeltaTable.is_deltatable(uri, storage_options=storage.delta_options(uri))
-    except (OSError, DeltaError):
-        return False
 
 
 def _id_of(table: DeltaTable) -> str:
