@@ -17,7 +17,7 @@ from typing import NamedTuple
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from epochlake.metastore import delta_commits
-from epochlake.metastore.delta_commits import Action
+from epochlake.metastore.delta_commits import MADE_ONCE, Action, CommitName
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
 
@@ -52,7 +52,7 @@ class NewTable(NamedTuple):
             "schemaString": self.schema,
             "partitionColumns": list(self.partition_columns),
             "createdTime": time.time_ns() // 1_000_000,
-            "configuration": dict(self.configuration),
+            "configuration": {**self.configuration, MADE_ONCE: "true"},
         }
         return [protocol_of(self.schema), {"metaData": metadata}]
 
@@ -83,14 +83,14 @@ def create_table(storage: Storage, uri: str, wanted: NewTable) -> None:
     # First, so that nobody builds on a table whose directory a power cut takes away.
     storage.sync_always(directories=[uri, uri.rstrip("/").rpartition("/")[0]])
     has_begun = delta_commits.has_begun(storage, uri)
-    if not has_begun and delta_commits.put_commit(storage, uri, 0, "CREATE TABLE", wanted.actions()):
+    if not has_begun and delta_commits.put_commit(storage, CommitName(uri, 0), "CREATE TABLE", wanted.actions()):
         return
     _require_wanted(storage, uri, wanted)
 
 
 def _require_wanted(storage: Storage, uri: str, wanted: NewTable) -> None:
     try:
-        first = delta_commits.read_commit(storage, uri, 0)
+        first = delta_commits.read_commit(storage, CommitName(uri, 0))
     except (failures.MissingFile, delta_commits.TornCommit):
         return  # it has been cleaned up, or is damaged: who opens the table judges it
     for action in first:

@@ -278,7 +278,9 @@ class Ledger:
             raise failures.unavailable("read the ledger of compactions at", self.uri, error) from error
         # What another process has written is on the disk before anything is decided by it. Delta-rs has read all of it.
         delta_commits.look_at_all_again(self._storage, self.uri)
-        delta_commits.sync_commits(self._storage, self.uri, table.version(), str(table.metadata().id))
+        metadata = table.metadata()
+        held = delta_commits.held_against({"id": metadata.id, "configuration": metadata.configuration})
+        delta_commits.sync_commits(self._storage, delta_commits.CommitName(self.uri, table.version(), held))
         return table
 
     def _create(self) -> DeltaTable:

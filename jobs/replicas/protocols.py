@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epochlake.metastore import delta_commits
+from epochlake.metastore.delta_commits import CommitName, newest_version, put_commit
 from epochlake.metastore.delta_tables import TIMESTAMP, TIMESTAMPS, protocol_of
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import Storage
@@ -20,7 +20,7 @@ def complete(storage: Storage, uri: str) -> bool:
     """
     if places.local_path(uri) is None:
         return False
-    version = delta_commits.newest_version(storage, uri)
+    version = newest_version(storage, uri)
     # Where others commit at the same moment they do this, or it is done by who opens the table next.
-    delta_commits.put_commit(storage, uri, version + 1, "UPGRADE PROTOCOL", [protocol_of(TIMESTAMP)])
+    put_commit(storage, CommitName(uri, version + 1), "UPGRADE PROTOCOL", [protocol_of(TIMESTAMP)])
     return True

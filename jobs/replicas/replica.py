@@ -21,6 +21,7 @@ from epochlake.jobs.replicas.schema import SYSTEM_COLUMNS, replica_schema
 from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS, FileTable, ReplicaState, open_state
 from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.metastore import checkpoint_seals, delta_checkpoints, delta_commits
+from epochlake.metastore.delta_commits import CommitName
 from epochlake.metastore.delta_tables import NewTable, create_table
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
@@ -224,7 +225,7 @@ def create_replica(address: ReplicaAddress, table: Table, fence: int, *, unfille
     address.storage.create_directory(directory)
     address.storage.sync_always(directories=[address.volume_uri])
     create_table(address.storage, address.uri, NewTable(schema, configuration, SYSTEM_COLUMNS, [TABLET]))
-    delta_commits.sync_commits(address.storage, address.uri, open_snapshot(address).version)
+    delta_commits.sync_commits(address.storage, CommitName(address.uri, open_snapshot(address).version))
 
 
 def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:

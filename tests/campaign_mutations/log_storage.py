@@ -114,9 +114,9 @@ MUTATIONS = (
         "two compactions of the same files both succeed",
         "016: files are replaced against exactly the version that was looked at",
         "metastore/rewriting.py",
-        "        if not put_commit(storage, uri, version, operation, lines, files, table_id=table_id):\n"
+        "        if not put_commit(storage, _commit_of(table, version), operation, lines, files):\n"
         "            return False\n",
-        "        while not put_commit(storage, uri, version, operation, lines, files, table_id=table_id):\n"
+        "        while not put_commit(storage, _commit_of(table, version), operation, lines, files):\n"
         "            if not removes:\n                return False\n            version += 1\n",
         LOG_TABLES,
     ),

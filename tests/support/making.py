@@ -11,7 +11,7 @@ from deltalake import DeltaTable, Schema
 from epochlake.jobs.replicas.change_index import ChangeIndex
 from epochlake.jobs.replicas.ledger import Ledger, Merge, Replaced
 from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica, open_snapshot
-from epochlake.metastore.delta_commits import commit_uri
+from epochlake.metastore.delta_commits import MADE_ONCE, commit_uri
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.storage.storage import Storage
 
@@ -81,8 +81,8 @@ def metadata_in(uri: str, version: int) -> dict[str, Any]:
 
 
 def made_by_delta_rs(elsewhere: Path, uri: str, version: int) -> str:
-    """Have the commit by which delta-rs makes such a table lie there as this version, as it is where delta-rs makes the
-    table that somebody else has made just now; the id that the table has from then on.
+    """Have the commit by which an earlier release makes such a table lie there as this version, as it is where delta-rs
+    makes the table that somebody else has made just now; the id that the table has from then on.
     """
     first = metadata_in(uri, 0)
     made = _created(elsewhere, first)
@@ -92,7 +92,7 @@ def made_by_delta_rs(elsewhere: Path, uri: str, version: int) -> str:
 
 
 def _created(elsewhere: Path, like: dict[str, Any]) -> str:
-    configuration = {name: value for name, value in like["configuration"].items() if name.startswith("delta.")}
+    configuration = {name: value for name, value in like["configuration"].items() if name != MADE_ONCE}
     partitions: Sequence[str] = like["partitionColumns"]
     DeltaTable.create(
         str(elsewhere),
@@ -101,5 +101,6 @@ def _created(elsewhere: Path, like: dict[str, Any]) -> str:
         name=like["name"],
         description=like["description"],
         configuration=configuration,
+        raise_if_key_not_exists=False,
     )
     return str(elsewhere)

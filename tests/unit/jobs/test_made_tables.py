@@ -17,7 +17,7 @@ from epochlake.jobs.replicas.ledger import SCHEMA, Ledger, Merge, Replaced
 from epochlake.jobs.replicas.replica import ReplicaAddress, create_replica, open_snapshot
 from epochlake.metastore import delta_commits, delta_tables
 from epochlake.metastore.configuration import StorageSettings
-from epochlake.metastore.delta_commits import SyncedCommits, commit_uri
+from epochlake.metastore.delta_commits import MADE_ONCE, SyncedCommits, commit_uri
 from epochlake.metastore.delta_tables import NewTable, create_table
 from epochlake.metastore.log.delta import DeltaLog, create_log_table
 from epochlake.metastore.metadata.model import Column, Table
@@ -197,6 +197,7 @@ def test_what_delta_rs_writes_to_make_a_table_is_written_here(tmp_path: Path, ki
 
 def _require_like_delta_rs(theirs: Path, uri: str) -> None:
     ours = metadata_in(uri, 0)
+    assert ours["configuration"].pop(MADE_ONCE) == "true"
     DeltaTable.create(
         str(theirs),
         Schema.from_json(ours["schemaString"]),
@@ -325,7 +326,7 @@ def test_nobody_sees_a_table_before_its_directory_is_on_the_disk(disk: power.Dis
 
     def put_and_built_upon(*arguments: Any, **named: Any) -> bool:
         put = whole(*arguments, **named)
-        if arguments[2] == 0:
+        if arguments[1].version == 0:
             log = DeltaLog(STORAGE, uri)
             log.read(0)
             log.append(entries)
