@@ -10,7 +10,8 @@ have put it and not have come to its sync. So no commit ever survives one before
 
 Commits that others have made, or that were made before this rule, may be torn: `require_whole` names them
 (docs/decisions/020-durability.md). A commit says which one it is, and of which table: a whole one of another version in
-its place is named as well (docs/decisions/166-commits-say-which-they-are.md).
+its place is named as well (docs/decisions/166-commits-say-which-they-are.md), and one of another table where one commit
+has made the table (docs/decisions/170-commits-of-another-table.md).
 """
 
 from __future__ import annotations
