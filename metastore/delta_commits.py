@@ -526,7 +526,7 @@ def sync_replicated_commits(storage: Storage, newest: CommitName) -> None:
     them.
     """
     if storage.syncing.relies_on_replicas:
-        _look_at_all(storage, newest)
+        require_whole_up_to(storage, newest)
     else:
         sync_commits(storage, newest)
 
@@ -538,10 +538,11 @@ def require_whole(storage: Storage, table: str) -> None:
 
     delta-rs takes an empty commit file for one without content, and would count over it.
     """
-    _look_at_all(storage, CommitName(table, -1))
+    require_whole_up_to(storage, CommitName(table, -1))
 
 
-def _look_at_all(storage: Storage, newest: CommitName) -> None:
+def require_whole_up_to(storage: Storage, newest: CommitName) -> None:
+    """`require_whole`; and up to `newest` no commit says that it is one of another table than that says."""
     if local_path(join(newest.table, LOG)) is not None:
         storage.within_deadline("look at the log of", newest.table, partial(_require_all_whole, storage.disk, newest))
 

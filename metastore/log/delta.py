@@ -95,7 +95,8 @@ REOPEN_SECONDS = LOG_RETENTION_SECONDS / 2
 
 def create_log_table(storage: Storage, uri: str) -> None:
     """Create the empty table; does nothing when there is one already. Raises StorageUnavailable."""
-    storage.create_directory(uri, parents=True)
+    if places.local_path(uri) is not None:
+        storage.create_directory(uri, parents=True)
     create_table(
         storage,
         uri,

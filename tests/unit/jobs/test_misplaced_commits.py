@@ -225,6 +225,21 @@ def test_a_process_that_goes_on_with_a_replica_refuses_a_commit_of_another_one(t
         open_snapshot(mine)
 
 
+def test_no_checkpoint_stands_for_a_commit_of_another_table(tmp_path: Path) -> None:
+    """Who goes on with a replica has looked at its commits before; the next one who opens it is told."""
+    mine, other = two_replicas(tmp_path)
+    for number in range(4, 8):
+        committed(mine, number)
+        committed(other, number)
+    assert open_snapshot(mine).version == 8
+    _take(other.uri, mine.uri, 5)
+    committed(mine, 8)
+    committed(other, 8)
+    assert [len([*Path(one.uri, "_delta_log").glob("*.checkpoint.parquet")]) for one in (mine, other)] == [0, 1]
+    with pytest.raises(StorageDamaged, match=r"commit 5 .* is one of another table"):
+        open_snapshot(ReplicaAddress(Storage(StorageSettings()), *_rest(mine)))
+
+
 def put_in_place_of_none(taken: str, place: str) -> None:
     Path(place).write_bytes(Path(taken).read_bytes())
 
