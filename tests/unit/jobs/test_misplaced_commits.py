@@ -292,6 +292,8 @@ def test_a_table_that_an_earlier_release_has_made_once_more_is_read_whichever_id
     for number in range(1, 4):
         commit(number)
     assert {information(uri, version)[TABLE] for version in range(when + 1, when + 4)} == {second}
+    # Whoever knows the table as it was first made, and reads all of that at once.
+    assert len(delta_commits.commits_after(STORAGE, CommitName(uri, 0, first["id"])) or []) == when + 3
     fresh = Storage(StorageSettings())
     if kind == "a replica":
         assert len(open_snapshot(ReplicaAddress(fresh, *_rest(address))).all_files) == 3
