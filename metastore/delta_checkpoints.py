@@ -22,10 +22,12 @@ from epochlake.metastore.delta_commits import (
     COMMIT,
     LAST_CHECKPOINT,
     LOG,
+    CommitName,
     TornCommit,
+    held_against,
     log_directory,
     pointed_at,
-    require_whole,
+    require_whole_up_to,
 )
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage.disk import Disk
@@ -48,6 +50,8 @@ def checkpoint_if_due(
     def write() -> int:
         table = open_table()
         table.update_incremental()
+        held = held_against({"id": table.metadata().id, "configuration": table.metadata().configuration})
+        require_whole_up_to(storage, CommitName(uri, table.version(), held))
         table.create_checkpoint()
         sync_checkpoints(storage, uri)
         return table.version()
@@ -56,7 +60,6 @@ def checkpoint_if_due(
         if rotten_checkpoint(storage, uri) is not None:
             put_torn_aside(storage, uri)
         require_sound(storage, uri)
-        require_whole(storage, uri)
         seal(storage, uri, storage.within_deadline("write a checkpoint of", uri, write))
     except TornCommit as torn:
         logger.warning("no checkpoint of %s was written: %s", uri, torn)

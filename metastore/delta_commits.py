@@ -10,7 +10,8 @@ have put it and not have come to its sync. So no commit ever survives one before
 
 Commits that others have made, or that were made before this rule, may be torn: `require_whole` names them
 (docs/decisions/020-durability.md). A commit says which one it is, and of which table: a whole one of another version in
-its place is named as well (docs/decisions/166-commits-say-which-they-are.md).
+its place is named as well (docs/decisions/166-commits-say-which-they-are.md), and one of another table where one commit
+has made the table (docs/decisions/170-commits-of-another-table.md).
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any, NamedTuple
 
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.storage.deadlines import progress
@@ -45,6 +48,11 @@ commits of earlier releases do not say it, and these pass over it."""
 
 TABLE = "epochlakeTable"
 """In a commit's information: the id in the metadata of its table. Commits of two tables have the same versions."""
+
+MADE_ONCE = "epochlake.madeOnce"
+"""In the configuration of a table: it was made by one commit, and has had one id ever since. Where an earlier release
+has made it once more at the same moment, with another id, this is not there.
+"""
 
 _BEFORE_DIGESTS = frozenset({"timestamp", "operation", "engineInfo", LINES})
 """What the information of a commit has that was made before there were digests, at most."""
@@ -95,58 +103,65 @@ class TornCommit(StorageDamaged):
         self.how = how
 
 
+class CommitName(NamedTuple):
+    """Which commit of which table: the URI of that, and the id in its metadata.
+
+    A commit that is made says the id, where it is given; one that is read says it as well, or none, or is another one.
+    """
+
+    table: str
+    version: int
+    table_id: str | None = None
+
+    @property
+    def uri(self) -> str:
+        """Where it lies."""
+        return commit_uri(self.table, self.version)
+
+
+def held_against(metadata: Mapping[str, Any]) -> str | None:
+    """The id that commits of a table have to say if they say one, as its metadata tells; None where it does not."""
+    return str(metadata["id"]) if MADE_ONCE in metadata["configuration"] else None
+
+
 def commit_uri(table: str, version: int) -> str:
     return join(table, LOG, f"{version:020}.json")
 
 
 def put_commit(
-    storage: Storage,
-    table: str,
-    version: int,
-    operation: str,
-    actions: Sequence[Action],
-    files: Sequence[str] = (),
-    *,
-    table_id: str | None = None,
+    storage: Storage, commit: CommitName, operation: str, actions: Sequence[Action], files: Sequence[str] = ()
 ) -> bool:
-    """Commit `actions` as exactly this version of the table at a local URI; False when there is that version already.
+    """Commit `actions` as exactly this commit of a table at a local URI; False when there is that version already.
 
     The actions' files must be on the disk; those among `files`, by their URIs, are synced with the commit's own bytes,
     in one group, before the commit gets its name. True: the commit is there, whole, and on the disk. Raises
     StorageUnavailable when that cannot be told: look at the table then.
     TornCommit where there are later versions, as what lay there was committed, and is lost: no hole is filled.
-
-    `table_id`: the id in the table's metadata, where it is known; the commit says it. Actions may have it themselves.
     """
-    if version:
-        sync_commits(storage, table, version - 1)
-    data = encoded(operation, actions, version, table_id)
-    put = _put(storage, table, version, data, storage.syncing.sync, files)
+    if commit.version:
+        sync_commits(storage, CommitName(commit.table, commit.version - 1))
+    return _put_and_remembered(storage, commit, encoded(commit, operation, actions), files)
+
+
+def _put_and_remembered(storage: Storage, commit: CommitName, data: bytes, files: Sequence[str] = ()) -> bool:
+    put = _put(storage, commit, data, storage.syncing.sync, files)
     if put:
-        _remember(storage, log_directory(table), version)
+        _remember(storage, log_directory(commit.table), commit.version)
     return put
 
 
 def prepare_commit(
-    storage: Storage,
-    table: str,
-    version: int,
-    operation: str,
-    actions: Sequence[Action],
-    files: Sequence[str] = (),
-    *,
-    table_id: str | None = None,
+    storage: Storage, commit: CommitName, operation: str, actions: Sequence[Action], files: Sequence[str] = ()
 ) -> str:
     """Have the disk have the bytes of a commit before it is known whether it is to be made; the URI where they are.
 
-    They mean nothing there: they become a commit by `put_prepared`, or are forgotten by `forget_prepared`. `version`:
-    what they say that they are, most often rightly. `files` and `table_id`: as `put_commit` has them. Raises
-    StorageUnavailable.
+    They mean nothing there: they become a commit by `put_prepared`, or are forgotten by `forget_prepared`. `commit`:
+    what they say that they are, most often rightly. `files`: as `put_commit` has them. Raises StorageUnavailable.
     """
     named = [require_local(file) for file in files]
 
     def prepare() -> str:
-        path = write_prepared(storage, table, version, operation, actions, table_id=table_id)
+        path = write_prepared(storage, commit, operation, actions)
         try:
             storage.syncing.sync([path, *named], [os.path.dirname(one) for one in named])
         except BaseException:
@@ -155,25 +170,17 @@ def prepare_commit(
             raise
         return path
 
-    return storage.within_deadline("prepare a commit to", table, prepare)
+    return storage.within_deadline("prepare a commit to", commit.table, prepare)
 
 
-def write_prepared(
-    storage: Storage,
-    table: str,
-    version: int,
-    operation: str,
-    actions: Sequence[Action],
-    *,
-    table_id: str | None = None,
-) -> str:
+def write_prepared(storage: Storage, commit: CommitName, operation: str, actions: Sequence[Action]) -> str:
     """`prepare_commit`, but for the sync: whoever calls it has the disk have these bytes, before they become a commit.
 
     Raises StorageUnavailable.
     """
     # The name says which version the bytes say.
-    path = temporary_beside(require_local(commit_uri(table, version)))
-    disk, data = storage.disk, encoded(operation, actions, version, table_id)
+    path = temporary_beside(require_local(commit.uri))
+    disk, data = storage.disk, encoded(commit, operation, actions)
 
     def write() -> None:
         try:
@@ -183,28 +190,28 @@ def write_prepared(
                 disk.delete(path)
             raise
 
-    storage.within_deadline("prepare a commit to", table, write)
+    storage.within_deadline("prepare a commit to", commit.table, write)
     return path
 
 
-def put_prepared(storage: Storage, table: str, version: int, prepared: str) -> bool:
+def put_prepared(storage: Storage, commit: CommitName, prepared: str) -> bool:
     """`put_commit` of what was prepared, which is used up by it, whatever comes of it.
 
     Prepared for another version, it is written once again.
     """
-    if version:
-        sync_commits(storage, table, version - 1)
-    path = require_local(commit_uri(table, version))
+    if commit.version:
+        sync_commits(storage, CommitName(commit.table, commit.version - 1))
+    path = require_local(commit.uri)
     if os.path.basename(path) not in os.path.basename(prepared):
-        return _put_anew(storage, table, version, require_local(prepared))
-    put = partial(_link, storage, table, version, require_local(prepared), path, storage.syncing.sync)
-    if storage.within_deadline("commit to", commit_uri(table, version), put):
-        _remember(storage, log_directory(table), version)
+        return _put_anew(storage, commit, require_local(prepared))
+    put = partial(_link, storage, commit, require_local(prepared), path, storage.syncing.sync)
+    if storage.within_deadline("commit to", commit.uri, put):
+        _remember(storage, log_directory(commit.table), commit.version)
         return True
     return False
 
 
-def _put_anew(storage: Storage, table: str, version: int, prepared: str) -> bool:
+def _put_anew(storage: Storage, commit: CommitName, prepared: str) -> bool:
     disk = storage.disk
 
     def said_anew() -> bytes:
@@ -213,14 +220,10 @@ def _put_anew(storage: Storage, table: str, version: int, prepared: str) -> bool
         finally:
             with suppress(OSError):
                 disk.delete(prepared)
-        information = json.loads(first)["commitInfo"]
-        return b"".join([_line({"commitInfo": information | {VERSION: str(version)}}), b"\n", *lines])
+        information = json.loads(first)["commitInfo"] | _said(commit)
+        return b"".join([_line({"commitInfo": information}), b"\n", *lines])
 
-    data = storage.within_deadline("commit to", commit_uri(table, version), said_anew)
-    put = _put(storage, table, version, data, storage.syncing.sync, ())
-    if put:
-        _remember(storage, log_directory(table), version)
-    return put
+    return _put_and_remembered(storage, commit, storage.within_deadline("commit to", commit.uri, said_anew))
 
 
 def forget_prepared(storage: Storage, prepared: str) -> None:
@@ -229,33 +232,16 @@ def forget_prepared(storage: Storage, prepared: str) -> None:
         storage.delete_file(prepared)
 
 
-def put_replicated_commit(
-    storage: Storage,
-    table: str,
-    version: int,
-    operation: str,
-    actions: Sequence[Action],
-    *,
-    table_id: str | None = None,
-) -> bool:
+def put_replicated_commit(storage: Storage, commit: CommitName, operation: str, actions: Sequence[Action]) -> bool:
     """`put_commit` for what other replicas have as well: not synced where `durability` relies on them."""
-    data = encoded(operation, actions, version, table_id)
-    put = _put(storage, table, version, data, storage.syncing.sync_replicated, ())
+    put = _put(storage, commit, encoded(commit, operation, actions), storage.syncing.sync_replicated, ())
     if put and not storage.syncing.relies_on_replicas:
-        _remember(storage, log_directory(table), version)
+        _remember(storage, log_directory(commit.table), commit.version)
     return put
 
 
-def _put(
-    storage: Storage,
-    table: str,
-    version: int,
-    data: bytes,
-    sync: Sync,
-    files: Sequence[str],
-) -> bool:
-    uri = commit_uri(table, version)
-    path, disk = require_local(uri), storage.disk
+def _put(storage: Storage, commit: CommitName, data: bytes, sync: Sync, files: Sequence[str]) -> bool:
+    path, disk = require_local(commit.uri), storage.disk
     named = [local for file in files if (local := local_path(file)) is not None]
 
     def put() -> bool:
@@ -267,17 +253,17 @@ def _put(
             with suppress(OSError):
                 disk.delete(temporary)
             raise
-        return _link(storage, table, version, temporary, path, sync)
+        return _link(storage, commit, temporary, path, sync)
 
-    return storage.within_deadline("commit to", uri, put)
+    return storage.within_deadline("commit to", commit.uri, put)
 
 
-def _link(storage: Storage, table: str, version: int, temporary: str, path: str, sync: Sync) -> bool:
+def _link(storage: Storage, commit: CommitName, temporary: str, path: str, sync: Sync) -> bool:
     """Give bytes that are on the disk the name of a commit, unless there is one; their own name goes."""
     disk, directory = storage.disk, os.path.dirname(path)
     try:
-        if _is_hole(disk, directory, version):
-            raise TornCommit(table, version, "is missing, and later ones are there")
+        if _is_hole(disk, directory, commit.version):
+            raise TornCommit(commit.table, commit.version, "is missing, and later ones are there")
         progress()  # nobody is told of a commit that nobody waits for any more: better none
         try:
             disk.link(temporary, path)
@@ -314,14 +300,16 @@ def take_back(storage: Storage, table: str, version: int) -> None:
     storage.within_deadline("look at the log of", table, look_and_delete)
 
 
-def encoded(operation: str, actions: Sequence[Action], version: int, table_id: str | None = None) -> bytes:
-    """The bytes of the commit file of a version, of a table with this id in its metadata."""
+def encoded(commit: CommitName, operation: str, actions: Sequence[Action]) -> bytes:
+    """The bytes of the commit file. Actions may have the id of the table themselves."""
     lines = [_line(action) for action in actions]
-    information = {**_information(operation, lines), VERSION: str(version)}
-    said = table_id or next((id_in(action) for action in actions if "metaData" in action), None)
-    if said:
-        information[TABLE] = said
+    said = commit.table_id or next((id_in(action) for action in actions if "metaData" in action), None)
+    information = {**_information(operation, lines), **_said(commit._replace(table_id=said))}
     return b"\n".join([_line({"commitInfo": information}), *lines]) + b"\n"
+
+
+def _said(commit: CommitName) -> dict[str, str]:
+    return {VERSION: str(commit.version), **({TABLE: commit.table_id} if commit.table_id else {})}
 
 
 def _line(action: Action) -> bytes:
@@ -334,9 +322,10 @@ def id_in(action: Action) -> str | None:
     return str(metadata["id"]) if isinstance(metadata, Mapping) and "id" in metadata else None
 
 
-def torn_commits(storage: Storage, table: str, table_id: str | None = None) -> list[TornCommit]:
-    """The commits after the newest checkpoint, at a local URI, that are not whole or not those of this place, by
-    version. `table_id`: as `sync_commits` has it. Raises StorageUnavailable.
+def torn_commits(storage: Storage, table: str) -> list[TornCommit]:
+    """The commits after the newest checkpoint, at a local URI, that are not whole or of another version, by version.
+
+    Raises StorageUnavailable.
     """
     directory = log_directory(table)
 
@@ -345,7 +334,7 @@ def torn_commits(storage: Storage, table: str, table_id: str | None = None) -> l
         torn = []
         for version in range(checkpoint + 1, max(versions, default=-1) + 1):
             try:
-                _look_at(storage.disk, table, directory, version, table_id)
+                _look_at(storage.disk, CommitName(table, version))
             except TornCommit as found:
                 torn.append(found)
         return torn
@@ -371,40 +360,54 @@ def newest_version(storage: Storage, table: str) -> int:
     )
 
 
-def between(storage: Storage, table: str, after: int, table_id: str | None = None) -> tuple[int, list[Action]] | None:
-    """The newest version, and what the commits after a version have done, in order. Synced, to be built upon.
+def has_begun(storage: Storage, table: str) -> bool:
+    """Whether there is a commit at a local URI, torn or not, or a checkpoint of some. Raises StorageUnavailable."""
+    directory = log_directory(table)
+    there = storage.within_deadline("look at the log of", table, lambda: _listed(storage.disk, directory))
+    return there != ([], -1)
 
-    None when one of them cannot be read any more. `table_id`: as `sync_commits` has it. Raises StorageUnavailable,
-    TornCommit.
+
+def between(storage: Storage, after: CommitName) -> tuple[int, list[Action]] | None:
+    """The newest version, and what the commits after one have done, in order. Synced, to be built upon.
+
+    None when one of them cannot be read any more. Raises StorageUnavailable, TornCommit.
     """
-    commits = commits_after(storage, table, after, table_id)
-    return None if commits is None else (after + len(commits), [action for commit in commits for action in commit])
+    commits = commits_after(storage, after)
+    if commits is None:
+        return None
+    return after.version + len(commits), [action for commit in commits for action in commit]
 
 
-def commits_after(storage: Storage, table: str, after: int, table_id: str | None = None) -> list[list[Action]] | None:
-    """What each commit after a version has done, in order. Synced, to be built upon.
+def commits_after(storage: Storage, after: CommitName) -> list[list[Action]] | None:
+    """What each commit after one has done, in order. Synced, to be built upon.
 
     None when one of them cannot be read any more, or is missing between others: read the table from its beginning,
-    which tells. `table_id`: as `sync_commits` has it. Raises StorageUnavailable, TornCommit.
+    which tells. Raises StorageUnavailable, TornCommit.
     """
     commits: list[list[Action]] = []
-    while storage.exists(commit_uri(table, version := after + len(commits) + 1)):
+    newest = after
+    while storage.exists((following := newest._replace(version=newest.version + 1)).uri):
         try:
-            commits.append(read_commit(storage, table, version, table_id))
+            commits.append(read_commit(storage, following))
         except MissingFile:
             return None
-    if is_missing(storage, table, after + len(commits) + 1):
+        newest = following._replace(table_id=_held_after(commits[-1], following.table_id))
+    if is_missing(storage, newest.table, newest.version + 1):
         return None
-    sync_replicated_commits(storage, table, after + len(commits), table_id)
+    sync_replicated_commits(storage, newest)
     return commits
 
 
-def read_commit(storage: Storage, table: str, version: int, table_id: str | None = None) -> list[Action]:
-    """What a commit has done. `table_id`: as `sync_commits` has it. Raises MissingFile, StorageUnavailable,
-    TornCommit.
-    """
-    data = storage.read_bytes(commit_uri(table, version))
-    _require_whole(table, version, data, table_id)
+def _held_after(commit: Sequence[Action], before: str | None) -> str | None:
+    """`held_against` after a commit: an earlier release may have made the table a second time, with another id."""
+    found = [metadata for action in commit if isinstance(metadata := action.get("metaData"), Mapping)]
+    return held_against(found[-1]) if found else before
+
+
+def read_commit(storage: Storage, commit: CommitName) -> list[Action]:
+    """What a commit has done. Raises MissingFile, StorageUnavailable, TornCommit."""
+    data = storage.read_bytes(commit.uri)
+    _require_whole(commit, data)
     # Without what `_damage` takes for no part of the lines, as a newline at the end that has rotted.
     return [json.loads(line) for line in data.strip().splitlines() if line.strip()]
 
@@ -479,30 +482,29 @@ def lies_there(storage: Storage, table: str, version: int, known: tuple[int, ...
     raise StorageUnavailable(f"{table} comes and goes", hint="Try again")
 
 
-def sync_commits(storage: Storage, table: str, up_to: int, table_id: str | None = None) -> None:
-    """Return when the disk has the commits that this process has not synced yet, up to a version that it has read.
+def sync_commits(storage: Storage, newest: CommitName) -> None:
+    """Return when the disk has the commits that this process has not synced yet, up to the one that it has read.
 
     Of a table that is met for the first time that is the newest one: whoever put that has synced those before. All of
     them are looked at, too. Raises StorageUnavailable, and TornCommit for one that is not whole, or says that it is
-    one of another version. By the id of its table none is judged: two that create a table at once leave two.
+    one of another version; or, up to `newest`, of another table than that says.
     """
-    directory = local_path(join(table, LOG))
+    directory = local_path(join(newest.table, LOG))
     if directory is None:
         return
-    sync = partial(_sync_commits, storage, table, directory, up_to, table_id)
-    storage.within_deadline("sync the commits of", table, sync)
+    storage.within_deadline("sync the commits of", newest.table, partial(_sync_commits, storage, directory, newest))
 
 
-def _sync_commits(storage: Storage, table: str, directory: str, up_to: int, table_id: str | None) -> None:
-    disk, known = storage.disk, storage.kept(SyncedCommits).newest.get(directory)
+def _sync_commits(storage: Storage, directory: str, newest: CommitName) -> None:
+    disk, known, up_to = storage.disk, storage.kept(SyncedCommits).newest.get(directory), newest.version
     if known is not None and known[0] <= up_to and _identity(disk, _commit_path(directory, known[0])) == known[1:]:
         if known[0] == up_to:
             return
         first = known[0] + 1
         for version in range(first, up_to + 1):
-            _look_at(disk, table, directory, version, table_id)
+            _look_at(disk, newest._replace(version=version))
     else:
-        oldest = _require_all_whole(disk, table, directory, table_id)
+        oldest = _require_all_whole(disk, newest)
         # Those who rely on the replicas have not synced what was before.
         first = min(oldest, up_to) if storage.syncing.relies_on_replicas else up_to
     paths = (_commit_path(directory, version) for version in range(first, up_to + 1))
@@ -519,30 +521,30 @@ def look_at_all_again(storage: Storage, table: str) -> None:
         storage.kept(SyncedCommits).newest.pop(directory, None)
 
 
-def sync_replicated_commits(storage: Storage, table: str, up_to: int, table_id: str | None = None) -> None:
+def sync_replicated_commits(storage: Storage, newest: CommitName) -> None:
     """`sync_commits` for what other replicas have as well: commits are only looked at where `durability` relies on
     them.
     """
     if storage.syncing.relies_on_replicas:
-        require_whole(storage, table, table_id)
+        require_whole_up_to(storage, newest)
     else:
-        sync_commits(storage, table, up_to, table_id)
+        sync_commits(storage, newest)
 
 
-def require_whole(storage: Storage, table: str, table_id: str | None = None) -> int:
-    """That every commit after the newest checkpoint is there, whole, and says nothing else than that it is this one;
-    the first of them. `table_id`: as `sync_commits` has it.
+def require_whole(storage: Storage, table: str) -> None:
+    """That every commit after the newest checkpoint is there, whole, and says nothing else than that it is this one.
 
     Raises TornCommit, StorageUnavailable.
 
     delta-rs takes an empty commit file for one without content, and would count over it.
     """
-    directory = local_path(join(table, LOG))
-    if directory is None:
-        return 0
-    return storage.within_deadline(
-        "look at the log of", table, partial(_require_all_whole, storage.disk, table, directory, table_id)
-    )
+    require_whole_up_to(storage, CommitName(table, -1))
+
+
+def require_whole_up_to(storage: Storage, newest: CommitName) -> None:
+    """`require_whole`; and up to `newest` no commit says that it is one of another table than that says."""
+    if local_path(join(newest.table, LOG)) is not None:
+        storage.within_deadline("look at the log of", newest.table, partial(_require_all_whole, storage.disk, newest))
 
 
 def _listed(disk: Disk, directory: str) -> tuple[list[int], int]:
@@ -552,14 +554,25 @@ def _listed(disk: Disk, directory: str) -> tuple[list[int], int]:
     return versions, max((int(match[1]) for name in names if (match := CHECKPOINT.match(name))), default=-1)
 
 
-def _require_all_whole(disk: Disk, table: str, directory: str, table_id: str | None) -> int:
-    versions, checkpoint = _listed(disk, directory)
+def _require_all_whole(disk: Disk, newest: CommitName) -> int:
+    """The first commit after the newest checkpoint. What has come after `newest` is held against no id: an earlier
+    release may have made the table once more.
+    """
+    versions, checkpoint = _listed(disk, log_directory(newest.table))
     newer = [version for version in versions if version > checkpoint]
+    said: dict[int, str] = {}
     for expected, version in enumerate(newer, start=checkpoint + 1):
         # The first one that is not whole is named: what comes before it can be told.
         if version != expected:
-            raise TornCommit(table, expected, "is missing, and later ones are there")
-        _look_at(disk, table, directory, version, table_id)
+            raise TornCommit(newest.table, expected, "is missing, and later ones are there")
+        data = _look_at(disk, CommitName(newest.table, version))
+        if newest.table_id is not None and version <= newest.version and (found := _id_said(data)) is not None:
+            said[version] = found
+    if newest.table_id is not None and {*said.values()} - {newest.table_id}:
+        # The metadata itself may be what has come from another table: what most of them say is right.
+        usual = Counter([newest.table_id, *said.values()]).most_common(1)[0][0]
+        odd = next((version for version, found in said.items() if found != usual), min(said))
+        raise TornCommit(newest.table, odd, _of_another(said[odd], usual if said[odd] != usual else newest.table_id))
     return checkpoint + 1
 
 
@@ -577,25 +590,28 @@ def _digest(lines: Sequence[bytes]) -> str:
     return hashlib.sha256(b"\n".join(lines)).hexdigest()[:32]
 
 
-def _look_at(disk: Disk, table: str, directory: str, version: int, table_id: str | None = None) -> None:
+def _look_at(disk: Disk, commit: CommitName) -> bytes:
+    """The bytes of the commit file; none where it was cleaned up."""
+    directory = log_directory(commit.table)
     try:
-        data = disk.read(_commit_path(directory, version))
+        data = disk.read(_commit_path(directory, commit.version))
     except FileNotFoundError:
         # Deleted by clean-up, which needs a checkpoint that stands for it.
         checkpoints = (CHECKPOINT.match(name) for name in disk.names(directory))
-        if any(match and int(match[1]) >= version for match in checkpoints):
-            return
-        raise TornCommit(table, version, "is missing") from None
-    _require_whole(table, version, data, table_id)
+        if any(match and int(match[1]) >= commit.version for match in checkpoints):
+            return b""
+        raise TornCommit(commit.table, commit.version, "is missing") from None
+    _require_whole(commit, data)
+    return data
 
 
-def _require_whole(table: str, version: int, data: bytes, table_id: str | None) -> None:
-    how = _damage(data, version, table_id)
+def _require_whole(commit: CommitName, data: bytes) -> None:
+    how = _damage(commit, data)
     if how is not None:
-        raise TornCommit(table, version, how)
+        raise TornCommit(commit.table, commit.version, how)
 
 
-def _damage(data: bytes, version: int, table_id: str | None) -> str | None:
+def _damage(commit: CommitName, data: bytes) -> str | None:
     """What is wrong with the bytes that lie where a commit belongs, None when nothing is seen."""
     if data == GIVEN_UP:
         return ACCEPTED
@@ -618,13 +634,27 @@ def _damage(data: bytes, version: int, table_id: str | None) -> str | None:
         if DIGEST not in information and not information.keys() <= _BEFORE_DIGESTS:
             # A flipped bit in the name of the digest would hide another one in the lines.
             return "is damaged: the digest of its lines has lost its name"
-        if (said := information.get(VERSION, str(version))) != str(version):
+        if (said := information.get(VERSION, str(commit.version))) != str(commit.version):
             return f"is another one, or damaged: it says that it is commit {said}"
-        # Not by its table: two that create one at once leave two ids in it, and commits may say either.
+        if commit.table_id is not None and (said := information.get(TABLE, commit.table_id)) != commit.table_id:
+            return _of_another(said, commit.table_id)
     elif not all(_is_action(line) for line in (first, *rest)):
         # Of others, or ours with damage in what says so: then it is an error to whoever opens the table.
         return "is damaged: not all of its lines can be read"
     return None
+
+
+def _of_another(said: str, right: str) -> str:
+    return f"is one of another table, or damaged: it says the id {said}, and the table here has {right}"
+
+
+def _id_said(data: bytes) -> str | None:
+    """The id of its table that a whole commit says; None where it says none."""
+    first = data.lstrip().partition(b"\n")[0]
+    if TABLE.encode() not in first:
+        return None
+    said: str = json.loads(first)["commitInfo"].get(TABLE)
+    return said
 
 
 def _is_action(line: bytes) -> bool:

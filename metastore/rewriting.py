@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 from epochlake.metastore.delta_checkpoints import checkpoint_if_due
-from epochlake.metastore.delta_commits import Action, prepare_commit, put_commit, put_prepared
+from epochlake.metastore.delta_commits import Action, CommitName, prepare_commit, put_commit, put_prepared
 from epochlake.metastore.storage import places
 from epochlake.metastore.storage.storage import Storage
 
@@ -63,20 +63,17 @@ def append_files(
     return _commit(storage, table, version, _adds(adds, partition or {}, data_change=True), [], mark, partition or {})
 
 
-def prepare_append(
-    storage: Storage, uri: str, version: int, adds: Sequence[NewFile], mark: Mark, table_id: str | None
-) -> str:
+def prepare_append(storage: Storage, commit: CommitName, adds: Sequence[NewFile], mark: Mark) -> str:
     """Have the disk have what `append_prepared` needs to add these files to a table at a local URI without partitions,
-    most likely as this version; what `forget_prepared` of delta_commits.py takes as well. Raises StorageUnavailable.
+    most likely as this commit; what `forget_prepared` of delta_commits.py takes as well. Raises StorageUnavailable.
     """
-    files = [places.join(uri, file.path) for file in adds]
-    return prepare_commit(storage, uri, version, "WRITE", add_lines(adds, mark), files, table_id=table_id)
+    files = [places.join(commit.table, file.path) for file in adds]
+    return prepare_commit(storage, commit, "WRITE", add_lines(adds, mark), files)
 
 
 def append_prepared(storage: Storage, table: DeltaTable, version: int, prepared: str) -> bool:
     """`append_files` of what was prepared, which is used up by it, whatever comes of it."""
-    uri = table.table_uri
-    if not put_prepared(storage, uri, version, prepared):
+    if not put_prepared(storage, _commit_of(table, version), prepared):
         return False
     _checkpoint_if_due(storage, table, version)
     return True
@@ -118,8 +115,8 @@ def _commit(
         lines = [*map(_add_line, adds), *map(_remove_line, removes)]
         lines += [{"txn": {"appId": mark.app_id, "version": mark.version}}] if mark else []
         files = [places.join(uri, action.path) for action in adds]
-        operation, table_id = "OPTIMIZE" if removes else "WRITE", str(table.metadata().id)
-        if not put_commit(storage, uri, version, operation, lines, files, table_id=table_id):
+        operation = "OPTIMIZE" if removes else "WRITE"
+        if not put_commit(storage, _commit_of(table, version), operation, lines, files):
             return False
         _checkpoint_if_due(storage, table, version)
         return True
@@ -141,6 +138,10 @@ def _commit(
     except CommitFailedError:
         return False
     return True
+
+
+def _commit_of(table: DeltaTable, version: int) -> CommitName:
+    return CommitName(table.table_uri, version, str(table.metadata().id))
 
 
 def _checkpoint_if_due(storage: Storage, table: DeltaTable, version: int) -> None:

@@ -22,6 +22,7 @@ from epochlake.jobs.gate.batches import Count
 from epochlake.jobs.gate.row_digests import DigestedColumn
 from epochlake.jobs.replicas.staging import StagedFile
 from epochlake.jobs.replicas.stamped import stamped, unstamped
+from epochlake.metastore.delta_tables import NO_SECOND_TRY
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable, UnknownFormat
 from epochlake.metastore.metadata.model import TableId
 from epochlake.metastore.storage import failures, places
@@ -245,12 +246,14 @@ def _put_once(storage: Storage, uri: str, data: bytes) -> bool:
             mode="error",
             configuration={_KEPT: data.decode()},
             raise_if_key_not_exists=False,
+            commit_properties=NO_SECOND_TRY,
             storage_options=storage.delta_options(uri),
         )
     except failures.STORAGE_ERRORS as error:
         if _read(storage, uri) is None:
             raise failures.unavailable("write", uri, error) from error
-    # Who comes second at the same instant may have made the second commit: the first one is what was put.
+    # Who comes second at the same instant is told; with an earlier release he makes the second commit. The first one is
+    # what was put.
     return _read(storage, uri) == data
 
 

@@ -20,8 +20,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from deltalake import DeltaTable
@@ -43,7 +42,7 @@ from epochlake.jobs.replicas.files import DataFile
 from epochlake.jobs.replicas.replica import attempts
 from epochlake.jobs.replicas.schema import replica_schema
 from epochlake.metastore import delta_checkpoints, delta_commits
-from epochlake.metastore.delta_commits import Action
+from epochlake.metastore.delta_commits import Action, CommitName
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.metadata.components.change_streams import ChangeStream
 from epochlake.metastore.metadata.model import Table, TableId
@@ -125,6 +124,10 @@ class ReadyEntry(msgspec.Struct, frozen=True):
         )
 
 
+_Store = Callable[[Storage, CommitName, str, Sequence[Action]], str]
+"""`prepare_commit` of delta_commits.py, or `write_prepared`."""
+
+
 class ChangeIndexes:
     """The indexes below a root. Safe for use by several threads."""
 
@@ -188,7 +191,9 @@ class ChangeIndex:
         protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
         for below in (delta_commits.LOG, DATA):
             self._storage.create_directory(places.join(self.uri, below), parents=True)
-        delta_commits.put_commit(self._storage, self.uri, 0, "CREATE TABLE", [protocol, {"metaData": metadata}])
+        delta_commits.put_commit(
+            self._storage, CommitName(self.uri, 0), "CREATE TABLE", [protocol, {"metaData": metadata}]
+        )
 
     def data_uri(self, file: DataFile) -> str:
         """Where the index has a file."""
@@ -379,7 +384,7 @@ class ChangeIndex:
             return None
         since = time.monotonic()
         actions, _ = self._said(tail, write_id, files, epoch, level, by)
-        prepared = store(self._storage, self.uri, tail.position + 1, "WRITE", actions, table_id=self._id_of_table())
+        prepared = store(self._storage, self._commit_at(tail.position + 1), "WRITE", actions)
         return ReadyEntry(self.uri, tail, write_id, epoch, level, by, tuple(files), tuple(actions), prepared, since)
 
     def append(
@@ -418,7 +423,7 @@ class ChangeIndex:
                 if left and left[0].fits(self.uri, tail, write_id, epoch, level, by, new):
                     fitting = left.pop()
                     actions, newest = list(fitting.actions), _newest(tail, new)
-                    put = delta_commits.put_prepared(self._storage, self.uri, position, fitting.prepared)
+                    put = delta_commits.put_prepared(self._storage, self._commit_at(position), fitting.prepared)
                 else:
                     actions, newest = self._said(tail, write_id, new, epoch, level, by)
                     put = self._put(position, "WRITE", actions)
@@ -505,9 +510,7 @@ class ChangeIndex:
         raise self._contended()
 
     def _put(self, position: int, operation: str, actions: Sequence[Action]) -> bool:
-        return delta_commits.put_commit(
-            self._storage, self.uri, position, operation, actions, table_id=self._id_of_table()
-        )
+        return delta_commits.put_commit(self._storage, self._commit_at(position), operation, actions)
 
     def committed_at(self, position: int) -> int:
         """When the commit at a position was put, by the clock of the root; microseconds since 1970, 0: not known."""
@@ -584,36 +587,25 @@ class ChangeIndex:
             position -= 1
         return marked
 
+    def _commit_at(self, position: int) -> CommitName:
+        """The commit at a position. Every index was made by one commit: all of them are held against its id."""
+        return CommitName(self.uri, position, self._id_of_table())
+
     def _id_of_table(self) -> str | None:
         """The id of its Delta table, as the first commit has it."""
         if self._table_id is None:
-            first = delta_commits.read_commit(self._storage, self.uri, 0)
+            first = delta_commits.read_commit(self._storage, CommitName(self.uri, 0))
             self._table_id = next((delta_commits.id_in(action) for action in first if "metaData" in action), None)
         return self._table_id
 
     def _actions(self, position: int) -> list[Action]:
         try:
-            return delta_commits.read_commit(self._storage, self.uri, position, self._id_of_table())
+            return delta_commits.read_commit(self._storage, self._commit_at(position))
         except failures.MissingFile as error:
             raise StorageUnavailable(
                 f"position {position} of the index of changes at {self.uri} is missing, and later ones are there",
                 hint="Restore it from a backup; or end the stream, and begin another one",
             ) from error
-
-
-class _Store(Protocol):
-    """`prepare_commit` of delta_commits.py, or `write_prepared`."""
-
-    def __call__(
-        self,
-        storage: Storage,
-        table: str,
-        version: int,
-        operation: str,
-        actions: Sequence[Action],
-        *,
-        table_id: str | None = None,
-    ) -> str: ...
 
 
 def forget_ready(storage: Storage, ready: ReadyEntry) -> None:

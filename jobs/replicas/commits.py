@@ -46,6 +46,7 @@ from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS
 from epochlake.jobs.replicas.stored import require_stored
 from epochlake.jobs.workers.threads import ThreadWorkers
 from epochlake.metastore import delta_checkpoints, delta_commits
+from epochlake.metastore.delta_commits import CommitName
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.storage import failures, places
@@ -453,9 +454,9 @@ def _commit(snapshot: ReplicaSnapshot, change: FileActions) -> int:
     lines += [{"txn": {"appId": mark.app_id, "version": mark.version}} for mark in change.marks]
     touched = {file.path for file in (*change.adds, *change.removes)}
     applied = {mark.app_id for mark in change.marks}
-    table_id = snapshot.metadata["id"]
-    while not delta_commits.put_replicated_commit(storage, uri, version + 1, "WRITE", lines, table_id=table_id):
-        found = delta_commits.between(storage, uri, version, table_id)
+    table_id, held = snapshot.metadata["id"], delta_commits.held_against(snapshot.metadata)
+    while not delta_commits.put_replicated_commit(storage, CommitName(uri, version + 1, table_id), "WRITE", lines):
+        found = delta_commits.between(storage, CommitName(uri, version, held))
         if found is None or any(_matters(action, touched, applied) for action in found[1]):
             raise _Overtaken
         version = found[0]

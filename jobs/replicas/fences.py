@@ -14,7 +14,6 @@ from typing import TypeVar
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError
 from epochlake.jobs.replicas.outcomes import FencedOff, Unreachable
-from epochlake.jobs.replicas.protocols import needs_feature, protocol_of
 from epochlake.jobs.replicas.replica import (
     ATTEMPTS,
     CHECKPOINT_INTERVAL,
@@ -30,7 +29,8 @@ from epochlake.jobs.replicas.replica import (
     pause,
 )
 from epochlake.metastore import delta_checkpoints, delta_commits
-from epochlake.metastore.delta_commits import Action
+from epochlake.metastore.delta_commits import Action, CommitName
+from epochlake.metastore.delta_tables import needs_feature, protocol_of
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.storage import failures, places
@@ -117,7 +117,7 @@ def _change(
         if columns is None and (snapshot.fence, snapshot.sessions, snapshot.unfilled) == (epoch, sessions, unfilled):
             try:
                 # Also where rows rely on the replicas: that this one refuses is a promise of this one alone.
-                delta_commits.sync_commits(address.storage, address.uri, snapshot.version)
+                delta_commits.sync_commits(address.storage, CommitName(address.uri, snapshot.version))
             except StorageUnavailable as error:
                 return Unreachable(str(error))
             return epoch
@@ -164,7 +164,7 @@ def change_properties(
     if columns is not None and needs_feature(columns.schema) and not needs_feature(snapshot.metadata["schemaString"]):
         lines.insert(0, protocol_of(columns.schema))
     version = snapshot.version + 1
-    if not delta_commits.put_commit(storage, uri, version, "SET TBLPROPERTIES", lines):
+    if not delta_commits.put_commit(storage, CommitName(uri, version), "SET TBLPROPERTIES", lines):
         return False
     if not snapshot.is_still_there():
         # Another copy lies there now: what it has become is to be looked at.

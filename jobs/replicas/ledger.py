@@ -33,12 +33,13 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import TableNotFoundError
 from epochlake.jobs.replicas.files import MERGED, DataFile
 from epochlake.jobs.replicas.intervals import NO_LINEAGE, Lineage, meet, overlap
 from epochlake.jobs.replicas.replica import attempts
 from epochlake.metastore import checkpoint_seals, delta_checkpoints, delta_commits
+from epochlake.metastore.delta_tables import NewTable, create_table
 from epochlake.metastore.errors import StorageUnavailable
 from epochlake.metastore.metadata.model import TableId
 from epochlake.metastore.rewriting import Mark, NewFile, OldFile, append_files, replace_files
@@ -68,7 +69,7 @@ SCHEMA = pa.schema(
     ]
 )
 _STORED = [name for name in SCHEMA.names if name != "table_id"]
-_PROPERTIES: dict[str, str | None] = {
+_PROPERTIES = {
     "delta.appendOnly": "true",
     "delta.checkpointInterval": "20",
     "delta.enableExpiredLogCleanup": "false",
@@ -277,32 +278,30 @@ class Ledger:
             raise failures.unavailable("read the ledger of compactions at", self.uri, error) from error
         # What another process has written is on the disk before anything is decided by it. Delta-rs has read all of it.
         delta_commits.look_at_all_again(self._storage, self.uri)
-        delta_commits.sync_commits(self._storage, self.uri, table.version(), str(table.metadata().id))
+        metadata = table.metadata()
+        held = delta_commits.held_against({"id": metadata.id, "configuration": metadata.configuration})
+        delta_commits.sync_commits(self._storage, delta_commits.CommitName(self.uri, table.version(), held))
         return table
 
     def _create(self) -> DeltaTable:
-        with failures.naming("create the ledger of compactions at", self.uri):
-            self._storage.create_directory(self.uri, parents=True)
-            try:
-                DeltaTable.create(
-                    places.delta_uri(self.uri),
-                    SCHEMA,
-                    mode="ignore",
-                    partition_by=["table_id"],
-                    name="epochlake_compactions",
-                    description="Epochlake: what merged files replace. Append only; do not write by hand.",
-                    configuration=_PROPERTIES,
-                    storage_options=self._storage.delta_options(self.uri),
-                )
-            except failures.STORAGE_ERRORS as error:
-                if self._open() is None:
-                    raise failures.unavailable("create the ledger of compactions at", self.uri, error) from error
+        self._storage.create_directory(self.uri, parents=True)
+        create_table(
+            self._storage,
+            self.uri,
+            NewTable(
+                schema=Schema.from_arrow(SCHEMA).to_json(),
+                configuration=_PROPERTIES,
+                fixed=SCHEMA.names,
+                partition_columns=["table_id"],
+                name="epochlake_compactions",
+                description="Epochlake: what merged files replace. Append only; do not write by hand.",
+            ),
+        )
         table = self._open()
         if table is None:
             raise StorageUnavailable(
                 f"the ledger of compactions at {self.uri} has gone just after it was made", hint="Retry"
             )
-        self._storage.sync_always(directories=[self.uri, self.uri.rpartition("/")[0]])
         return table
 
     def _tidy(self, table_id: TableId) -> None:

@@ -16,17 +16,19 @@ from functools import cached_property, partial
 
 import msgspec
 from deltalake import DeltaTable
-from epochlake.jobs.replicas.creating import create_table
 from epochlake.jobs.replicas.files import STATISTICS_COLUMNS, DataFile
-from epochlake.jobs.replicas.schema import replica_schema
+from epochlake.jobs.replicas.schema import SYSTEM_COLUMNS, replica_schema
 from epochlake.jobs.replicas.states import LOG_RETENTION_SECONDS, FileTable, ReplicaState, open_state
 from epochlake.jobs.replicas.volumes import require_volume
 from epochlake.metastore import checkpoint_seals, delta_checkpoints, delta_commits
+from epochlake.metastore.delta_commits import CommitName
+from epochlake.metastore.delta_tables import NewTable, create_table
 from epochlake.metastore.errors import StorageUnavailable, WrongCluster
 from epochlake.metastore.metadata.fence import Fence
 from epochlake.metastore.metadata.model import Table, TableId, VolumeId
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
+from epochlake.placement.tokens import TABLET
 
 FENCE = "epochlake.fence"
 SESSIONS = "epochlake.sessions"
@@ -41,7 +43,7 @@ TOMBSTONE_RETENTION_SECONDS = 7 * 86_400
 
 CHECKPOINT_INTERVAL = 10
 
-_DELTA_PROPERTIES = {
+DELTA_PROPERTIES = {
     # Opening reads the newest checkpoint and each commit after it; at 10, opening and committing take 7 ms together.
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     # Commits leave old log files alone (looking for them would list the whole log each time); `vacuum` deletes them.
@@ -208,27 +210,22 @@ def create_replica(address: ReplicaAddress, table: Table, fence: int, *, unfille
     there and is not was lost, and making an empty one in its place would hide that. Raises InvalidRequest for columns
     that cannot be stored, StorageUnavailable, WrongCluster.
     """
-    schema = replica_schema(table)
+    schema = replica_schema(table).to_json()
     require_place(address)
     configuration: dict[str, str] = {
-        **_DELTA_PROPERTIES,
+        **DELTA_PROPERTIES,
         FENCE: str(Fence.of(fence)),
         SESSIONS: encode_sessions(frozenset()),
         **({UNFILLED: unfilled} if unfilled else {}),
         **({} if table.alterations is msgspec.UNSET else {COLUMNS: table.version}),
         **_identity(address),
     }
-
-    try:
-        address.storage.create_directory(places.join(address.volume_uri, address.directory))
-        create_table(address.storage, address.uri, schema, configuration)
-    except StorageUnavailable:
-        if not _was_created_meanwhile(address):
-            raise
-    # Other replicas do not help where a table is missing: it is on the disk, whatever else relies on them.
-    delta_commits.sync_commits(address.storage, address.uri, open_snapshot(address).version)
     directory = places.join(address.volume_uri, address.directory)
-    address.storage.sync_always(directories=[address.uri, directory, address.volume_uri])
+    # Other replicas do not help where a table is missing: it is on the disk, whatever else relies on them.
+    address.storage.create_directory(directory)
+    address.storage.sync_always(directories=[address.volume_uri])
+    create_table(address.storage, address.uri, NewTable(schema, configuration, SYSTEM_COLUMNS, [TABLET]))
+    delta_commits.sync_commits(address.storage, CommitName(address.uri, open_snapshot(address).version))
 
 
 def open_snapshot(address: ReplicaAddress) -> ReplicaSnapshot:
@@ -342,12 +339,3 @@ def _require_identity(address: ReplicaAddress, properties: Mapping[str, str]) ->
 def _is_missing(address: ReplicaAddress) -> bool:
     """Whether the table is not there. Raises StorageUnavailable when that cannot be told."""
     return not address.storage.exists(places.join(address.uri, "_delta_log"))
-
-
-def _was_created_meanwhile(address: ReplicaAddress) -> bool:
-    """Two creations raced, and the other one was first."""
-    try:
-        open_snapshot(address)
-    except StorageUnavailable:
-        return False
-    return True

@@ -27,7 +27,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from epochlake.jobs.replicas import protocols
 from epochlake.jobs.replicas.files import DataFile, from_add, from_add_actions, id_in
 from epochlake.metastore import checkpoint_seals, delta_commits
-from epochlake.metastore.delta_commits import Action
+from epochlake.metastore.delta_commits import Action, CommitName
 from epochlake.metastore.storage import failures, places
 from epochlake.metastore.storage.storage import Storage
 from epochlake.placement.errors import InvalidRequest
@@ -157,6 +157,10 @@ class ReplicaState:
         """delta-rs' handle, on object stores at this version: for a commit with conflict detection from there on."""
         assert self._read_from is not None, "delta-rs has not read it"
         return self._read_from
+
+    def name_in(self, uri: str) -> CommitName:
+        """Its last commit, and what those of the table at `uri` are held against."""
+        return CommitName(uri, self.version, delta_commits.held_against(self.metadata))
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -358,7 +362,10 @@ def _carried_on(storage: Storage, uri: str) -> _Kept | None:
     now = _now()
     if kept is None or not _lies_there(storage, uri, kept):
         return None
-    commits = delta_commits.commits_after(storage, uri, kept.state.version, kept.state.metadata["id"])
+    try:
+        commits = delta_commits.commits_after(storage, kept.state.name_in(uri))
+    except delta_commits.TornCommit:
+        return None  # read from its beginning, which tells whether another table has come to lie there
     # Only now: what was deleted while this took long is not taken for what never was.
     if commits is None or not kept.is_fresh:
         return None
@@ -385,7 +392,7 @@ def _read_and_identified(storage: Storage, uri: str) -> _Kept | ReplicaState:
     identity = delta_commits.identity(storage, uri, version)
     state = _read(storage, uri)
     delta_commits.look_at_all_again(storage, uri)
-    delta_commits.sync_replicated_commits(storage, uri, state.version, state.metadata["id"])
+    delta_commits.sync_replicated_commits(storage, state.name_in(uri))
     kept = None if identity is None or state.version != version else _Kept(state, identity, now)
     return kept if kept is not None and _lies_there(storage, uri, kept) else state
 
@@ -398,7 +405,7 @@ def _read(storage: Storage, uri: str) -> ReplicaState:
 
 def _folded(storage: Storage, uri: str) -> ReplicaState:
     """The table by its commits alone, where delta-rs cannot look: none is ever cleaned up there."""
-    commits = delta_commits.commits_after(storage, uri, -1)
+    commits = delta_commits.commits_after(storage, CommitName(uri, -1))
     if not commits:
         delta_commits.require_whole(storage, uri)
         raise TableNotFoundError(f"no table at {uri}")

@@ -24,8 +24,9 @@ ACCESS_SECONDS = 0.005
 """How long a call takes, on average."""
 
 _LOG = "_delta_log"
-_RETENTION = "delta.deletedFileRetentionDuration"
-_FOR_EVER = f"interval {36_500 * 86_400} seconds"
+REMEMBERED = {"delta.deletedFileRetentionDuration": f"interval {36_500 * 86_400} seconds"}
+"""What replica tables have to say: by its own clock, which is years ahead, delta-rs forgets at once what was taken out.
+"""
 
 
 def table_class(scheduler: Scheduler, disk: FolderDisk, cuttable: CuttableDisk, seen: WorldDisk) -> type:
@@ -57,16 +58,6 @@ def table_class(scheduler: Scheduler, disk: FolderDisk, cuttable: CuttableDisk, 
             path = _path(uri)
             found: bool = step("look for", path, lambda: DeltaTable.is_deltatable(disk.real(path)))
             return found
-
-        @staticmethod
-        def create(uri: str, schema: Any, **options: Any) -> None:
-            path = _path(uri)
-            options.pop("storage_options", None)
-            configuration = dict(options.get("configuration") or {})
-            if _RETENTION in configuration:
-                # By its own clock, which is years ahead, delta-rs would forget at once what was taken out.
-                options["configuration"] = {**configuration, _RETENTION: _FOR_EVER}
-            step("create", path, lambda: DeltaTable.create(disk.real(path), schema, **options), writes=True)
 
         @property
         def table_uri(self) -> str:

@@ -17,7 +17,8 @@ from unittest.mock import patch
 
 import msgspec
 from epochlake.jobs.cluster import Cluster
-from epochlake.jobs.testing.delta_rs import NoTable, table_class
+from epochlake.jobs.replicas import replica
+from epochlake.jobs.testing.delta_rs import REMEMBERED, NoTable, table_class
 from epochlake.jobs.testing.disk import MEMBERS, ROOT, Troubles, WorldDisk
 from epochlake.jobs.testing.folder_disk import FolderDisk
 from epochlake.jobs.testing.log import LogInMemory, WorldLog
@@ -157,6 +158,7 @@ class World:
         if self.folder is not None:
             table = table_class(self.scheduler, self.folder, self.cuttable, self.seen)
             self._open.callback(self.folder.close)
+            self._open.enter_context(patch.dict(replica.DELTA_PROPERTIES, REMEMBERED))
         self._open.enter_context(substituted(self.scheduler, self.ensemble, self.seed, table))
         self._open.enter_context(patch.object(vacuum, "CLOCK_MARGIN_MS", int(self._clock_margin * 1000)))
         every = {"delta.checkpointInterval": str(self._log_checkpoints)}

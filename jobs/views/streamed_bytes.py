@@ -101,7 +101,7 @@ def _of_replica(storage: Storage, uri: str, node: str, table: str, sessions: fro
     versions = [int(match[1]) for file in files if (match := delta_commits.COMMIT.fullmatch(file.name))]
     for version in versions:
         try:
-            actions: list[Any] = [*delta_commits.read_commit(storage, uri, version)]
+            actions: list[Any] = [*delta_commits.read_commit(storage, delta_commits.CommitName(uri, version))]
         except MissingFile:
             continue  # clean-up has taken it since
         if not any(action.get("txn", {}).get("appId") in sessions for action in actions):

@@ -176,6 +176,6 @@ def _commit(storage: Storage, directory: str, version: int) -> list[dict[str, An
     """The lines of a whole commit; None when it is not there, or torn."""
     table = directory.removesuffix(f"/{delta_commits.LOG}")
     try:
-        return [dict(line) for line in delta_commits.read_commit(storage, table, version)]
+        return [dict(line) for line in delta_commits.read_commit(storage, delta_commits.CommitName(table, version))]
     except (failures.MissingFile, delta_commits.TornCommit, ValueError):
         return None

@@ -37,6 +37,8 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from epochlake.metastore import delta_checkpoints, delta_commits
 from epochlake.metastore.checkpoint_seals import rotten_checkpoint, seal
+from epochlake.metastore.delta_commits import CommitName
+from epochlake.metastore.delta_tables import NewTable, create_table
 from epochlake.metastore.errors import LogTorn, LogUnreadable, NotInitialised, StorageUnavailable
 from epochlake.metastore.log.checkpoints import damaged as damaged_checkpoints
 from epochlake.metastore.log.compacting import (
@@ -92,30 +94,21 @@ REOPEN_SECONDS = LOG_RETENTION_SECONDS / 2
 
 
 def create_log_table(storage: Storage, uri: str) -> None:
-    """Create the empty table; does nothing when there is one already."""
-    try:
-        DeltaTable.create(
-            uri,
-            SCHEMA,
-            mode="ignore",
+    """Create the empty table; does nothing when there is one already. Raises StorageUnavailable."""
+    if places.local_path(uri) is not None:
+        storage.create_directory(uri, parents=True)
+    create_table(
+        storage,
+        uri,
+        NewTable(
+            schema=Schema.from_arrow(SCHEMA).to_json(),
+            configuration=PROPERTIES,
+            fixed=SCHEMA.names,
             name="epochlake_log",
             description="Epochlake: one row per epoch. Append only; do not write by hand.",
-            configuration=PROPERTIES,
-            storage_options=storage.delta_options(uri),
-        )
-    except (OSError, DeltaError) as error:
-        # Of two that create it at once one fails, and has what it wants.
-        if not _is_there(storage, uri):
-            raise failures.unavailable("create the log at", uri, error) from error
-    delta_commits.sync_commits(storage, uri, 0)
-    storage.sync_always(directories=[uri, uri.rstrip("/").rpartition("/")[0]])
-
-
-def _is_there(storage: Storage, uri: str) -> bool:
-    try:
-        return DeltaTable.is_deltatable(uri, storage_options=storage.delta_options(uri))
-    except (OSError, DeltaError):
-        return False
+        ),
+    )
+    delta_commits.sync_commits(storage, CommitName(uri, 0))
 
 
 def _id_of(table: DeltaTable) -> str:
@@ -280,11 +273,11 @@ class DeltaLog:
             return
         table, read_at = self._table, self._read_at
         following = 0 if read_at is None else read_at + 1
-        table_id = None if table is None else _id_of(table)
+        expected = CommitName(self.uri, following, None if table is None else _id_of(table))
         stored = self._store(entries)
         try:
             mark = Mark(APP_ID, entries[-1].epoch)
-            commit = prepare_append(self._storage, self.uri, following, [stored], mark, table_id)
+            commit = prepare_append(self._storage, expected, [stored], mark)
         except BaseException:
             self._discard(stored)
             raise
@@ -324,8 +317,8 @@ class DeltaLog:
         try:
             for _ in range(FENCE_TRIES):
                 table = self._open()
-                following, table_id = table.version() + 1, _id_of(table)
-                if delta_commits.put_commit(self._storage, self.uri, following, "FENCE", [], table_id=table_id):
+                following = CommitName(self.uri, table.version() + 1, _id_of(table))
+                if delta_commits.put_commit(self._storage, following, "FENCE", []):
                     return
         except StorageUnavailable as error:
             raise AppendUncertain(f"the log at {self.uri} cannot be fenced: {error}") from error
@@ -482,7 +475,8 @@ class DeltaLog:
     def _require_on_disk(self, table: DeltaTable) -> None:
         """Sync what another process has appended, before anything is built upon it or done because of it."""
         try:
-            delta_commits.sync_commits(self._storage, self.uri, table.version(), _id_of(table))
+            # Not held against the id: what entries are, and where they belong, their hashes prove.
+            delta_commits.sync_commits(self._storage, CommitName(self.uri, table.version()))
         except delta_commits.TornCommit as torn:
             raise torn_log(self._storage, self.uri, torn) from torn
 

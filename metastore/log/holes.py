@@ -10,13 +10,11 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from epochlake.metastore import delta_commits
 from epochlake.metastore.errors import LogUnreadable, StorageUnavailable
 from epochlake.metastore.log.entry import GENESIS, Entry, entry_hash
@@ -71,11 +69,7 @@ def torn_commits(storage: Storage, uri: str) -> list[delta_commits.TornCommit]:
     """The commits of the log, after the newest checkpoint, that are not whole, or of another version. Raises
     StorageUnavailable.
     """
-    table_id: str | None = None
-    # Where it cannot be opened, other commits tell why.
-    with suppress(OSError, DeltaError):
-        table_id = str(DeltaTable(uri).metadata().id)
-    return delta_commits.torn_commits(storage, uri, table_id)
+    return delta_commits.torn_commits(storage, uri)
 
 
 def before(storage: Storage, uri: str, version: int) -> tuple[Entry | None, set[str]]:

@@ -40,7 +40,7 @@ def alone(storage: Storage, uri: str) -> Iterator[None]:
 
 def put_whole(storage: Storage, uri: str, version: int, operation: str, lines: Sequence[delta_commits.Action]) -> None:
     """Put a whole commit in place of a torn or missing one, as `put_bytes` does."""
-    put_bytes(storage, uri, version, delta_commits.encoded(operation, lines, version))
+    put_bytes(storage, uri, version, delta_commits.encoded(delta_commits.CommitName(uri, version), operation, lines))
 
 
 def put_bytes(storage: Storage, uri: str, version: int, data: bytes) -> None:

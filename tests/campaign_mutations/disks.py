@@ -94,7 +94,7 @@ MUTATIONS = (
         "a replica table is read over a hole",
         "032: a hole in a replica table's log is neither read over nor filled",
         "metastore/delta_commits.py",
-        "    if is_missing(storage, table, after + len(commits) + 1):\n",
+        "    if is_missing(storage, newest.table, newest.version + 1):\n",
         "    if False:\n",
         ROWS,
     ),

@@ -33,7 +33,7 @@ MUTATIONS = (
         "a hole between commits is filled",
         "020: a commit that is missing between others is neither read over nor filled",
         COMMITS,
-        "        if _is_hole(disk, directory, version):\n",
+        "        if _is_hole(disk, directory, commit.version):\n",
         "        if False:\n",
         TABLES,
     ),
@@ -41,8 +41,8 @@ MUTATIONS = (
         "a torn commit is read as a shorter one",
         "020: a commit that is empty or ends early is an error that names it",
         COMMITS,
-        "    how = _damage(data, version, table_id)\n    if how is not None:\n",
-        "    how = _damage(data, version, table_id)\n    if how == ACCEPTED:\n",
+        "    how = _damage(commit, data)\n    if how is not None:\n",
+        "    how = _damage(commit, data)\n    if how == ACCEPTED:\n",
         TABLES,
     ),
     Mutation(
@@ -114,9 +114,9 @@ MUTATIONS = (
         "two compactions of the same files both succeed",
         "016: files are replaced against exactly the version that was looked at",
         "metastore/rewriting.py",
-        "        if not put_commit(storage, uri, version, operation, lines, files, table_id=table_id):\n"
+        "        if not put_commit(storage, _commit_of(table, version), operation, lines, files):\n"
         "            return False\n",
-        "        while not put_commit(storage, uri, version, operation, lines, files, table_id=table_id):\n"
+        "        while not put_commit(storage, _commit_of(table, version), operation, lines, files):\n"
         "            if not removes:\n                return False\n            version += 1\n",
         LOG_TABLES,
     ),

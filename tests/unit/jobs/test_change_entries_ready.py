@@ -175,7 +175,9 @@ def test_a_write_whose_stream_ends_before_it_lands_leaves_no_entry_that_was_made
 
 def test_vacuum_takes_old_entries_that_a_writer_who_died_has_made_ready(kept: SmallCluster) -> None:
     kept.cluster.write(FLIGHTS, rows({1: "a"}))
-    prepared = delta_commits.prepare_commit(kept.cluster.storage, index_of(kept).uri, 1, "WRITE", [])
+    prepared = delta_commits.prepare_commit(
+        kept.cluster.storage, delta_commits.CommitName(index_of(kept).uri, 1), "WRITE", []
+    )
     assert len(commits_of(kept)[1]) == 1
     assert administration.sweep(kept.cluster, older_than_seconds=0).root_files == 0, "it may be used at once"
     assert swept(kept) == 1

@@ -115,11 +115,11 @@ def test_what_is_over_goes_though_a_writer_is_faster(kept: SmallCluster, monkeyp
     stream = aged(kept, 0.0, 0.0)
     put, overtaken = delta_commits.put_commit, []
 
-    def slower(storage: Any, table: str, version: int, operation: str, *rest: Any, **said: Any) -> bool:
+    def slower(storage: Any, commit: delta_commits.CommitName, operation: str, *rest: Any) -> bool:
         if operation == "DELETE" and not overtaken:
-            overtaken.append(version)
+            overtaken.append(commit.version)
             kept.cluster.write(FLIGHTS, rows({2: "b"}))
-        return put(storage, table, version, operation, *rest, **said)
+        return put(storage, commit, operation, *rest)
 
     monkeypatch.setattr(delta_commits, "put_commit", slower)
     assert drop_old(kept.cluster, stream)[0] == 1

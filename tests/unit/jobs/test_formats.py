@@ -57,7 +57,7 @@ from tests.support.replicas import CLUSTER_ID, TABLE, make_replica, marker, stor
 from tests.support.storages import STORAGE
 
 FILES = [f"00000000-0000-4000-8000-{number:012}" for number in range(7)]
-REPLICAS = pytest.mark.parametrize("generation", [1, 2, 3, 4, 5, 6])
+REPLICAS = pytest.mark.parametrize("generation", [1, 2, 3, 4, 5, 6, 7])
 MERGES = (
     Merge(
         "t-1",
@@ -152,7 +152,7 @@ def test_work_on_an_old_replica_table_goes_on(tmp_path: Path, generation: int) -
 
 
 def test_a_new_replica_table_has_the_properties_and_columns_that_it_had(tmp_path: Path) -> None:
-    [golden] = [action["metaData"] for action in commits_of(5)[0] if "metaData" in action]
+    [golden] = [action["metaData"] for action in commits_of(7)[0] if "metaData" in action]
     made = open_snapshot(make_replica(tmp_path, 1, fence=1)).metadata
     for part in ("configuration", "partitionColumns", "format"):
         assert made[part] == golden[part]
@@ -164,18 +164,19 @@ def test_a_replica_table_in_the_place_of_a_lost_one_names_its_rebuild(tmp_path: 
     shutil.rmtree(address.uri)
     create_replica(address, TABLE, Fence(2, 3), unfilled="rebuild-n1")
     properties = open_snapshot(address).metadata["configuration"]
-    assert {name: value for name, value in properties.items() if name.startswith("epochlake.")} == names()["unfilled"]
+    said = {name: value for name, value in properties.items() if name.startswith("epochlake.")}
+    assert said == {**names()["unfilled"], delta_commits.MADE_ONCE: "true"}
 
 
 def test_commits_are_written_today_as_in_the_newest_replica_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = FORMATS / "replicas" / "6" / "v1" / "air" / "t-1" / "_delta_log"
-    for file in sorted(log.glob("*.json"))[1:]:  # delta-rs writes the first one
+    log = FORMATS / "replicas" / "7" / "v1" / "air" / "t-1" / "_delta_log"
+    for file in sorted(log.glob("*.json")):
         lines = file.read_bytes().splitlines()
         information = json.loads(lines[0])["commitInfo"]
         monkeypatch.setattr(delta_commits.time, "time_ns", lambda at=information["timestamp"]: at * 1_000_000)
         actions = [json.loads(line) for line in lines[1:]]
-        named = information["operation"], actions, int(file.stem), information[delta_commits.TABLE]
-        assert delta_commits.encoded(*named) == file.read_bytes()
+        commit = delta_commits.CommitName("", int(file.stem), information[delta_commits.TABLE])
+        assert delta_commits.encoded(commit, information["operation"], actions) == file.read_bytes()
 
 
 def test_files_are_added_and_removed_by_the_lines_that_they_were() -> None:

@@ -29,6 +29,7 @@ from epochlake.placement.errors import InvalidRequest
 
 from tests.support import killed_access
 from tests.support.clusters import FOUR, placed, without_zookeeper
+from tests.support.making import commits_of
 from tests.support.slices import some
 from tests.support.storages import STORAGE
 
@@ -409,6 +410,7 @@ def test_of_many_that_put_one_entry_into_an_object_store_at_once_one_has_put_it(
             thread.join()
     [winner] = [number for number, put_it in told.items() if put_it]
     assert merge_journal._read(STORAGE, str(tmp_path / "7.json")) == str(winner).encode()
+    assert commits_of(str(tmp_path / "7.json")) == ["00000000000000000000.json"]
     assert merge_journal._read(STORAGE, str(tmp_path / "8.json")) is None
 
 

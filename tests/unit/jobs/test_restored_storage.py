@@ -127,13 +127,13 @@ def test_what_lands_late_on_a_restored_table_does_not_stand_for_what_that_lacks(
     with cluster.without("C"):
         written = cluster.write(writer, ids=[2])
 
-    def put_late(storage: Storage, table: str, *commit: Any, **said: Any) -> bool:
-        if table == cluster.address("A").uri and backup.exists():
+    def put_late(storage: Storage, commit: delta_commits.CommitName, *rest: Any) -> bool:
+        if commit.table == cluster.address("A").uri and backup.exists():
             shutil.rmtree(directory)
             shutil.move(backup, directory)
             # So that it has as many commits as the one that was looked at.
             assert open_session(cluster.address("A"), cluster.metadata.epoch, "x") == cluster.metadata.epoch
-        return put(storage, table, *commit, **said)
+        return put(storage, commit, *rest)
 
     monkeypatch.setattr(delta_commits, "put_replicated_commit", put_late)
     late = cluster.write(writer, ids=[3])
@@ -237,11 +237,11 @@ def test_what_is_streamed_late_to_a_restored_table_does_not_stand_for_what_was_s
 
     assert stream(1)
 
-    def put_late(*commit: Any, **said: Any) -> bool:
+    def put_late(*commit: Any) -> bool:
         shutil.rmtree(directory)
         shutil.move(backup, directory)
         assert raise_fence(address, cluster.metadata.epoch + 1) == cluster.metadata.epoch + 1
-        return put(*commit, **said)
+        return put(*commit)
 
     monkeypatch.setattr(delta_commits, "put_replicated_commit", put_late)
     with pytest.raises(SideEffectFailed, match="exchanged"):

@@ -361,7 +361,11 @@ def test_an_append_does_not_continue_another_log_of_as_many_versions(
     assert DeltaLog(STORAGE, uri).read(0) == restored
 
 
-@pytest.mark.parametrize("ask", [delta_commits.has_moved_on, delta_commits.is_missing, delta_commits.commits_after])
+def _commits_after(storage: Storage, table: str, version: int) -> object:
+    return delta_commits.commits_after(storage, delta_commits.CommitName(table, version))
+
+
+@pytest.mark.parametrize("ask", [delta_commits.has_moved_on, delta_commits.is_missing, _commits_after])
 def test_what_others_commit_between_two_looks_is_no_hole(
     uri: str, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Storage, str, int], object]
 ) -> None:
@@ -374,14 +378,14 @@ def test_what_others_commit_between_two_looks_is_no_hole(
         if not came:
             came.append(paths)
             for number in (1, 2):
-                assert delta_commits.put_commit(STORAGE, uri, version + number, "WRITE", [])
+                assert delta_commits.put_commit(STORAGE, delta_commits.CommitName(uri, version + number), "WRITE", [])
         return proper(paths)
 
     monkeypatch.setattr(STORAGE.disk, "any_there", late)
     asked = version + 1 if ask is delta_commits.is_missing else version
     assert ask(STORAGE, uri, asked) in (False, [])
     assert came
-    assert delta_commits.commits_after(STORAGE, uri, version) is not None
+    assert delta_commits.commits_after(STORAGE, delta_commits.CommitName(uri, version)) is not None
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])

@@ -156,7 +156,7 @@ def test_a_damaged_file_whose_entries_are_in_whole_files_of_the_log_is_taken_out
     twice = json.loads(Path(uri, "_delta_log", f"{2:020}.json").read_text().splitlines()[1])
     copy = write_entries(STORAGE, uri, [ENTRIES[1]])
     twice["add"]["path"], twice["add"]["size"] = copy.path, copy.size
-    assert delta_commits.put_commit(STORAGE, uri, 5, "WRITE", [twice])
+    assert delta_commits.put_commit(STORAGE, delta_commits.CommitName(uri, 5), "WRITE", [twice])
     _torn(files[1])
     assert [one.epochs for one in restore(STORAGE, uri)] == [()]
     assert DeltaLog(STORAGE, uri).read(0) == ENTRIES[:4]
@@ -228,7 +228,7 @@ def test_two_files_of_the_log_that_contradict_each_other_are_no_damage_to_be_men
     other = write_entries(STORAGE, uri, chain(1, position_of(ENTRIES[0]), tag="another"))
     line = json.loads(Path(uri, "_delta_log", f"{2:020}.json").read_text().splitlines()[1])
     line["add"]["path"], line["add"]["size"] = other.path, other.size
-    delta_commits.put_commit(STORAGE, uri, 5, "WRITE", [line])
+    delta_commits.put_commit(STORAGE, delta_commits.CommitName(uri, 5), "WRITE", [line])
     _torn(files[3])
     with pytest.raises(HashMismatch, match="epoch 2 is in the log twice"):
         restore(STORAGE, uri)

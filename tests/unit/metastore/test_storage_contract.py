@@ -167,19 +167,21 @@ class StorageContract:
             with ThreadPoolExecutor(6) as pool:
                 put = list(
                     pool.map(
-                        lambda lines, version=version: delta_commits.put_commit(storage, table, version, "W", lines),
+                        lambda lines, version=version: delta_commits.put_commit(
+                            storage, delta_commits.CommitName(table, version), "W", lines
+                        ),
                         actions,
                     )
                 )
             assert put.count(True) == 1
-        commits = delta_commits.commits_after(storage, table, -1)
+        commits = delta_commits.commits_after(storage, delta_commits.CommitName(table, -1))
         assert commits is not None
         assert [len(commit) for commit in commits] == [2, 2, 2]
         assert delta_commits.newest_version(storage, table) == 2
         storage.delete_file(delta_commits.commit_uri(table, 1))
         assert [torn.version for torn in delta_commits.torn_commits(storage, table)] == [1]
         with pytest.raises(delta_commits.TornCommit):
-            delta_commits.put_commit(storage, table, 1, "W", [])
+            delta_commits.put_commit(storage, delta_commits.CommitName(table, 1), "W", [])
 
     def test_a_lock_is_held_by_one(self, storage: Storage, root: str) -> None:
         with storage.disk.locked(f"{root}/lock"), pytest.raises(LockNotHad), storage.disk.locked(f"{root}/lock"):
