@@ -3,8 +3,9 @@
 Each time a new cluster that is upserted, read and compacted until the JVM has compiled what all of these reads run, a
 coordinator as a service in a process of its own, and a writer that upserts a batch every quarter of a second for a
 minute. Every two seconds some columns are read, by Spark and without. What is compared: the second half of these reads
-with the same rows when all of them have been compacted and nobody writes; the writes with those beside a service that
-does not compact. Replicas are on the disk of temporary files.
+with the same rows when all of them have been compacted and nobody writes, read every two seconds as well: a process
+that did nothing else for so long reads a fifth slower than one that reads again and again. The writes are compared with
+those beside a service that does not compact. Replicas are on the disk of temporary files.
 """
 
 from __future__ import annotations
@@ -47,11 +48,14 @@ AFTERWARDS = 9
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What was seen beside a load, seconds: of writes, of reads by their way, and of these when all is compacted."""
+    """What was seen beside a load, seconds: of writes, of reads by their way, and of these when all is compacted, as
+    often as beside the load, and one `at_once` after the other.
+    """
 
     writes: list[float]
     reads: dict[str, list[float]]
     compacted: dict[str, float]
+    at_once: dict[str, float]
 
 
 def endless_upserts() -> list[Result]:
@@ -69,6 +73,13 @@ def endless_upserts() -> list[Result]:
                 beside.compacted[way] * 1000,
                 "all compacted, nobody writes",
                 target,
+            ),
+            Result(
+                f"the same {way}",
+                statistics.median(late) * 1000,
+                "ms",
+                beside.at_once[way] * 1000,
+                "all compacted, nobody writes, one read after the other",
             ),
             Result(
                 f"the same {way}, never compacted, after a minute",
@@ -115,8 +126,14 @@ def _load(compaction: str, spark: SparkSession) -> Loaded:
                         reads[way].append(_seconds(read))
                 time.sleep(max(0.0, started + PACE_SECONDS * len(writes) - time.monotonic()))
         compact(cluster, TABLE, policy=EVERYTHING)
-        compacted = {way: statistics.median(_seconds(read) for _ in range(AFTERWARDS)) for way, read in ways.items()}
-        return Loaded(writes, reads, compacted)
+        at_once = {way: statistics.median(_seconds(read) for _ in range(AFTERWARDS)) for way, read in ways.items()}
+        as_often: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(AFTERWARDS):
+            time.sleep(READ_SECONDS)
+            for way, read in ways.items():
+                as_often[way].append(_seconds(read))
+        compacted = {way: statistics.median(seen) for way, seen in as_often.items()}
+        return Loaded(writes, reads, compacted, at_once)
 
 
 def _until_compiled(cluster: Cluster, ways: Mapping[str, Callable[[], int]], chance: np.random.Generator) -> None:

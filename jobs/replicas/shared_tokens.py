@@ -37,7 +37,8 @@ def shared_rows(runs: Sequence[NDArray[np.int64]]) -> list[Numbers]:
     short = [tokens for number, tokens in enumerate(runs) if number not in long]
     if sum(map(len, short)) * LONG_TO_SHORT > sum(len(runs[number]) for number in long):
         return every
-    wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *short]))
+    # Runs that are sorted, one after the other, are sorted at once. (`np.unique` would hash them, which takes long.)
+    wanted = np.sort(np.concatenate([np.zeros(0, np.int64), *short]), kind="stable")
     for number in long:
         every[number] = _shared_of(runs[number], wanted)
     return every
@@ -59,6 +60,10 @@ def _shared_of(tokens: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[
     """The numbers of rows with a wanted token, and of those that have one token; both arrays ascend."""
     near = wanted[np.searchsorted(wanted, tokens[0]) : np.searchsorted(wanted, tokens[-1], side="right")]
     places = np.searchsorted(tokens, near)  # within the run, since no token looked for is above its last one
-    same = np.flatnonzero(tokens[1:] == tokens[:-1])
+    shared = np.zeros(len(tokens), dtype=bool)
+    shared[places[tokens[places] == near]] = True
     # Of rows with one token a search finds the first: the others are found beside it.
-    return np.unique(np.concatenate([places[tokens[places] == near], same, same + 1]))
+    same = tokens[1:] == tokens[:-1]
+    shared[1:] |= same
+    shared[:-1] |= same
+    return np.flatnonzero(shared)
